@@ -1,0 +1,1 @@
+"""Proposes candidates and keeps those whose gain is significant and lossless."""

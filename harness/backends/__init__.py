@@ -1,0 +1,1 @@
+"""Adapters between the instrument and engines: one file an engine."""

@@ -1,0 +1,1 @@
+"""The published mechanisms of lossless speculative decoding, fast and readable."""

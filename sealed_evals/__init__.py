@@ -1,0 +1,1 @@
+"""Hash-pinned evaluation sets: public rows and unseen shards."""

@@ -1,0 +1,175 @@
+"""The command line: parses, calls one function of the library, prints, gives the exit code.
+
+The composition root of the house: the one module of `harness` that may import the other packages,
+inside the command that needs them.
+"""
+
+from __future__ import annotations
+
+import argparse
+import sys
+from collections.abc import Sequence
+from importlib import metadata
+from pathlib import Path
+from typing import NoReturn
+
+from harness.errors import EXIT_INVALID, EXIT_OK, EXIT_USAGE, EXIT_VIOLATED, HarnessError
+
+EPILOG = "exit codes: 0 ok, 1 violated or gate failed, 2 invalid run, 3 usage"
+
+
+class _Parser(argparse.ArgumentParser):
+    """argparse with the house's exit code for a wrong call."""
+
+    def error(self, message: str) -> NoReturn:
+        self.print_usage(sys.stderr)
+        self.exit(EXIT_USAGE, f"{self.prog}: {message}\n")
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Run one command; return its exit code."""
+    parser = build_parser()
+    options = parser.parse_args(arguments)
+    try:
+        code: int = options.run(options)
+    except HarnessError as error:
+        print(f"specpilot-harness: {error}", file=sys.stderr)
+        return error.exit_code
+    except KeyboardInterrupt:
+        print("specpilot-harness: interrupted", file=sys.stderr)
+        return EXIT_INVALID
+    except BrokenPipeError:
+        sys.stderr.close()
+        return EXIT_OK
+    return code
+
+
+def build_parser() -> argparse.ArgumentParser:
+    """The whole command line."""
+    parser = _Parser(prog="specpilot-harness", description=__doc__.splitlines()[0], epilog=EPILOG)
+    parser.description = "Benchmark and reproducibility harness for lossless speculative decoding."
+    version = f"specpilot-harness {metadata.version('specpilot-harness')}"
+    parser.add_argument("--version", action="version", version=version)
+    commands = parser.add_subparsers(metavar="COMMAND", required=True, parser_class=_Parser)
+    _add_run(commands)
+    _add_check(commands)
+    _add_explain(commands)
+    _add_schema(commands)
+    _add_evals(commands)
+    return parser
+
+
+def _add_run(commands: argparse._SubParsersAction[_Parser]) -> None:
+    run = commands.add_parser("run", help="measure the arms of a plan, check every token, write a report")
+    run.add_argument("plan", help="name of a built-in plan, or a .toml file")
+    run.add_argument("--out", type=Path, help="run folder (default: reports/<plan name>)")
+    run.add_argument("--evals-dir", type=Path, help="folder with the original evaluation files")
+    which = run.add_mutually_exclusive_group()
+    which.add_argument("--resume", action="store_true", help="continue an unfinished run of this plan")
+    which.add_argument("--overwrite", action="store_true", help="remove what an earlier run left in --out")
+    run.set_defaults(run=_run)
+
+
+def _run(options: argparse.Namespace) -> int:
+    from harness.plan import load_job  # noqa: PLC0415 - commands load only what they need
+    from harness.progress import RichReporter  # noqa: PLC0415
+    from harness.run import calibration_spec, execute, without  # noqa: PLC0415
+    from sealed_evals.load import load_set  # noqa: PLC0415
+
+    job = load_job(options.plan)
+    evals_dir = _evals_dir(options.evals_dir)
+    seed = job.plan.measure.seed
+    sets = tuple(load_set(spec, evals_dir=evals_dir, seed=seed) for spec in job.plan.sets)
+    spec = calibration_spec(job)
+    calibration = without(load_set(spec, evals_dir=evals_dir, seed=seed), sets)
+    out = options.out or Path("reports") / job.plan.name
+    with RichReporter() as reporter:
+        report, closing = execute(
+            job,
+            sets,
+            calibration,
+            out,
+            reporter,
+            command=("specpilot-harness", *sys.argv[1:]),
+            resume=options.resume,
+            overwrite=options.overwrite,
+        )
+    print(closing)
+    if report.status == "invalid":
+        return EXIT_INVALID
+    failed_audit = any(audit.passed is False for audit in report.audits)
+    violated = report.losslessness is None or report.losslessness.stock_verdict == "violated"
+    return EXIT_VIOLATED if violated or failed_audit else EXIT_OK
+
+
+def _add_check(commands: argparse._SubParsersAction[_Parser]) -> None:
+    check = commands.add_parser(
+        "check", help="force the stored ids of a report through stock again and re-derive its claims"
+    )
+    check.add_argument("report", type=Path, metavar="REPORT_DIR")
+    check.set_defaults(run=_check)
+
+
+def _check(options: argparse.Namespace) -> int:
+    from harness.oracle.check import check_report  # noqa: PLC0415
+    from harness.progress import RichReporter  # noqa: PLC0415
+
+    with RichReporter() as reporter:
+        problems = check_report(options.report, reporter)
+    for problem in problems:
+        print(problem)
+    if problems:
+        print(f"FAILED: {options.report}: {problems[-1]}")
+        return EXIT_VIOLATED
+    print(f"ok: {options.report}: every stored token forced through stock again, every claim re-derived")
+    return EXIT_OK
+
+
+def _add_explain(commands: argparse._SubParsersAction[_Parser]) -> None:
+    explain = commands.add_parser("explain", help="show where a response leaves stock, and what that means")
+    explain.add_argument("report", type=Path, metavar="RUN")
+    explain.add_argument("prompt", metavar="PROMPT", help="prompt id, as in responses.jsonl")
+    explain.add_argument("--arm", help="only this arm (default: every arm)")
+    explain.set_defaults(run=_explain)
+
+
+def _explain(options: argparse.Namespace) -> int:
+    from harness.oracle.explain import explain  # noqa: PLC0415
+
+    print(explain(options.report, options.prompt, options.arm))
+    return EXIT_OK
+
+
+def _add_schema(commands: argparse._SubParsersAction[_Parser]) -> None:
+    schema = commands.add_parser("schema", help="print the JSON Schema of a file format")
+    schema.add_argument("kind", choices=("plan", "deployment", "report", "response"))
+    schema.set_defaults(run=_schema)
+
+
+def _schema(options: argparse.Namespace) -> int:
+    import json  # noqa: PLC0415
+
+    from harness.codec import json_schema  # noqa: PLC0415
+    from harness.plan import Deployment, Plan  # noqa: PLC0415
+    from harness.records import Response  # noqa: PLC0415
+    from harness.results import Report  # noqa: PLC0415
+
+    kinds = {"plan": Plan, "deployment": Deployment, "report": Report, "response": Response}
+    print(json.dumps(json_schema(kinds[options.kind]), indent=2))
+    return EXIT_OK
+
+
+def _add_evals(commands: argparse._SubParsersAction[_Parser]) -> None:
+    from sealed_evals.commands import register  # noqa: PLC0415
+
+    register(commands)
+
+
+def _evals_dir(given: Path | None) -> Path | None:
+    from harness.paths import evals_dir  # noqa: PLC0415
+
+    return given if given is not None else evals_dir()
+
+
+if __name__ == "__main__":
+    sys.exit(main())

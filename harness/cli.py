@@ -71,10 +71,11 @@ def _add_run(commands: argparse._SubParsersAction[_Parser]) -> None:
 
 
 def _run(options: argparse.Namespace) -> int:
+    from sealed_evals.load import load_set  # noqa: PLC0415
+
     from harness.plan import load_job  # noqa: PLC0415 - commands load only what they need
     from harness.progress import RichReporter  # noqa: PLC0415
     from harness.run import calibration_spec, execute, without  # noqa: PLC0415
-    from sealed_evals.load import load_set  # noqa: PLC0415
 
     job = load_job(options.plan)
     evals_dir = _evals_dir(options.evals_dir)
@@ -91,8 +92,7 @@ def _run(options: argparse.Namespace) -> int:
             out,
             reporter,
             command=("specpilot-harness", *sys.argv[1:]),
-            resume=options.resume,
-            overwrite=options.overwrite,
+            mode="resume" if options.resume else "overwrite" if options.overwrite else "new",
         )
     print(closing)
     if report.status == "invalid":

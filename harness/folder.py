@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import shutil
 from pathlib import Path
+from typing import Literal
 
 from harness.codec import canonical_json, from_json
 from harness.errors import InvalidRun, UsageError
@@ -11,22 +12,24 @@ from harness.paths import RunFolder
 from harness.plan import Job
 from harness.storage import write_atomic
 
+Mode = Literal["new", "resume", "overwrite"]
 
-def claim(folder: RunFolder, job: Job, *, resume: bool, overwrite: bool) -> None:
+
+def claim(folder: RunFolder, job: Job, mode: Mode) -> None:
     """Make the folder ready for this job, or say why not.
 
     Args:
         folder: the run folder, already locked by this process.
         job: what will run.
-        resume: continue an unfinished run of exactly this job.
-        overwrite: remove what an earlier run left here (only files a run writes).
+        mode: "new" wants an empty folder; "resume" continues an unfinished run of exactly this job;
+            "overwrite" removes what an earlier run left here (only files a run writes).
 
     Raises:
         UsageError: the folder holds another run, or there is nothing to resume.
         InvalidRun: the folder cannot be written.
     """
     earlier = _earlier(folder)
-    if resume:
+    if mode == "resume":
         if earlier is None:
             raise UsageError(f"--resume: {folder.root} holds no unfinished run; leave --resume out")
         if earlier.hash != job.hash:
@@ -34,7 +37,7 @@ def claim(folder: RunFolder, job: Job, *, resume: bool, overwrite: bool) -> None
                 f"--resume: {folder.root} holds a run of another plan (hash {earlier.hash[:12]}, this one is "
                 f"{job.hash[:12]}); choose another --out, or --overwrite"
             )
-    elif overwrite:
+    elif mode == "overwrite":
         clear(folder)
     elif earlier is not None:
         state = "a finished run" if folder.report_json.exists() else "an unfinished run"

@@ -11,10 +11,10 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
-
 from harness import folder as run_folder
 from harness.assemble import Evidence, assemble
 from harness.errors import InvalidRun
+from harness.folder import Mode
 from harness.measure.supervise import BlockWindow, run_launch
 from harness.models import resolve_model
 from harness.oracle.session import run_oracle
@@ -59,8 +59,7 @@ def execute(
     reporter: Reporter,
     *,
     command: Sequence[str],
-    resume: bool = False,
-    overwrite: bool = False,
+    mode: Mode = "new",
 ) -> tuple[Report, str]:
     """Run the job and write its report.
 
@@ -71,8 +70,7 @@ def execute(
         out: run folder.
         reporter: shown the progress.
         command: argv, for the report.
-        resume: continue an unfinished run of this job in `out`.
-        overwrite: clear what an earlier run left in `out`.
+        mode: what to do with what an earlier run left in `out`.
 
     Returns:
         The report and the closing table for the console.
@@ -82,7 +80,7 @@ def execute(
     """
     folder = RunFolder(out)
     with locked(out):
-        run_folder.claim(folder, job, resume=resume, overwrite=overwrite)
+        run_folder.claim(folder, job, mode)
         model = resolve_model(job.deployment.target, progress=reporter.note)
         tokenizer = PromptTokenizer(model.path)
         prompts = tokenise(job, sets, tokenizer)
@@ -134,8 +132,9 @@ def tokenise(job: Job, sets: Sequence[PromptSet], tokenizer: PromptTokenizer) ->
     for line in lines:
         if len(line.token_ids) + budget > limit:
             raise InvalidRun(
-                f"prompt {line.prompt.prompt_id} has {len(line.token_ids)} tokens; with `sampling.max_tokens` "
-                f"= {budget} it exceeds `context_length` = {limit} of deployment {job.deployment.name}"
+                f"prompt {line.prompt.prompt_id} has {len(line.token_ids)} tokens; with "
+                f"`sampling.max_tokens` = {budget} it exceeds `context_length` = {limit} of "
+                f"deployment {job.deployment.name}"
             )
     ids = [line.prompt.prompt_id for line in lines]
     repeated = {name for name in ids if ids.count(name) > 1}
@@ -156,5 +155,3 @@ def _measure(job: Job, folder: RunFolder, prompts: Sequence[PromptLine], reporte
         measured.windows.extend(windows)
     measured.responses.sort(key=lambda r: (r.launch, r.order))
     return measured
-
-

@@ -40,8 +40,6 @@ def schedule(arms: Sequence[str], prompts: int, measure: MeasureSpec, launch: in
             prompt_order.reverse()
         for start in range(0, prompts, measure.batch):
             batch = tuple(prompt_order[start : start + measure.batch])
-            slots.extend(
-                Slot(order=len(slots) + offset, block=block, arm=arm, prompts=batch)
-                for offset, arm in enumerate(arm_order)
-            )
+            for arm in arm_order:
+                slots.append(Slot(order=len(slots), block=block, arm=arm, prompts=batch))
     return tuple(slots)

@@ -81,14 +81,26 @@ class Scorer(Protocol):
 
     def logits(
         self, prompt_token_ids: Sequence[int], token_ids: Sequence[int], rows: int | None
-    ) -> npt.NDArray[np.float32]:
-        """Raw logits [len(token_ids), vocabulary] before each emitted token, forcing all of them.
+    ) -> Iterator[npt.NDArray[np.float32]]:
+        """Raw logits before each emitted token, forcing all of them.
 
         Args:
             prompt_token_ids: the prompt.
             token_ids: the emitted tokens to force.
             rows: query rows a pass after the prompt: None scores everything in one prefill,
                 1 in one-token steps, n in steps of n rows (the verify shape).
+
+        Yields:
+            Chunks [positions, vocabulary] in order, len(token_ids) positions in all; a long output
+            comes in several so that it never lies in memory at once.
+        """
+        ...
+
+    def greedy(self, prompt_token_ids: Sequence[int]) -> Iterator[tuple[int, npt.NDArray[np.float32]]]:
+        """Stock's own greedy decoding in one-token steps, without end: the caller stops taking.
+
+        Yields:
+            A token with the raw logits [vocabulary] it is the argmax of, lowest id on ties.
         """
         ...
 

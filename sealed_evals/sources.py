@@ -52,7 +52,8 @@ def find(entry: SetEntry, folder: Path | None, load_dataset: LoadDataset | None,
         return Found(_local_source(entry, folder, path), str(path), read(path), entry.layout)
     if hub and entry.hub is not None:
         return _from_hub(entry, entry.hub, load_dataset)
-    raise SetNotFound(f"{entry.name} is not on this machine; {_ways(entry)}")
+    ask = "; --hub asks the hub" if entry.hub is not None else ""
+    raise SetNotFound(f"{entry.name} is not on this machine; {_ways(entry)}{ask}")
 
 
 def find_local(entry: SetEntry, folder: Path | None) -> Path | None:

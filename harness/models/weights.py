@@ -1,0 +1,116 @@
+"""The digest of a model's weights, from the safetensors files alone (no torch).
+
+It depends on names, types, shapes and bytes of the tensors, not on how they are split over files
+or on file metadata, so a re-saved or re-sharded copy of the same weights has the same digest.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import mmap
+from collections.abc import Iterator
+from contextlib import ExitStack
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import msgspec
+
+from harness.errors import ModelError
+
+INDEX = "model.safetensors.index.json"
+SINGLE = "model.safetensors"
+TIED_HEAD = "lm_head.weight"  # some writers store it a second time although the embedding is the head
+MAX_HEADER_BYTES = 100_000_000  # the format's own limit
+
+
+class _Entry(msgspec.Struct):
+    """One tensor of a safetensors header."""
+
+    dtype: str
+    shape: list[int]
+    data_offsets: tuple[int, int]
+
+
+class _Tensor(NamedTuple):
+    name: str
+    dtype: str
+    shape: tuple[int, ...]
+    data: memoryview
+
+
+def weights_digest(folder: Path, *, tied_head: bool) -> str:
+    """sha256 (hex) over every tensor in name order: name, type, shape, bytes.
+
+    Args:
+        folder: a Hugging Face model folder.
+        tied_head: the head is the embedding (`tie_word_embeddings`); a stored copy is skipped.
+
+    Raises:
+        ModelError: a weights file is missing, cut short, or not safetensors.
+    """
+    found = hashlib.sha256()
+    with ExitStack() as stack:
+        tensors = [tensor for path in weight_files(folder) for tensor in _tensors(path, stack)]
+        names = [tensor.name for tensor in tensors]
+        if len(set(names)) != len(names):
+            raise ModelError(f"{folder}: a tensor lies in two weight files; remove the stale file")
+        for tensor in sorted(tensors, key=lambda t: t.name):
+            if not (tied_head and tensor.name == TIED_HEAD):
+                shape = ",".join(str(size) for size in tensor.shape)
+                found.update(f"{tensor.name}\n{tensor.dtype}\n{shape}\n".encode())
+                found.update(tensor.data)
+            tensor.data.release()
+    return found.hexdigest()
+
+
+def weight_files(folder: Path) -> tuple[Path, ...]:
+    """The files that transformers would load: those of the index, else the single file.
+
+    Raises:
+        ModelError: there are none, or only pickled ones.
+    """
+    if (folder / INDEX).is_file():
+        try:
+            named = json.loads((folder / INDEX).read_bytes())["weight_map"].values()
+            names = sorted({str(name) for name in named})
+        except (OSError, ValueError, KeyError, TypeError, AttributeError):
+            raise ModelError(f"{folder / INDEX} is not a weight index; download the model again") from None
+    else:
+        names = [SINGLE]
+    missing = [name for name in names if not (folder / name).is_file()]
+    if missing and any(folder.glob("*.bin")):
+        raise ModelError(
+            f"{folder} holds pickled weights (*.bin), which can run code; save the model as safetensors"
+        )
+    if missing:
+        raise ModelError(f"{folder} has no {missing[0]}; download the model's weights into it")
+    return tuple(folder / name for name in names)
+
+
+def _tensors(path: Path, stack: ExitStack) -> Iterator[_Tensor]:
+    """Every tensor of a file as a view of the mapped file."""
+    try:
+        file = stack.enter_context(path.open("rb"))
+        view = memoryview(stack.enter_context(mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ)))
+    except (OSError, ValueError) as error:  # ValueError: an empty file cannot be mapped
+        raise ModelError(f"{path} cannot be read: {error}; download the model again") from None
+    stack.callback(view.release)
+    size = int.from_bytes(view[:8], "little")
+    start = 8 + size
+    if len(view) < 8 or size > min(MAX_HEADER_BYTES, len(view) - 8):
+        raise ModelError(f"{path} is not a safetensors file or is cut short; download the model again")
+    for name, entry in _header(path, bytes(view[8:start])).items():
+        first, last = entry.data_offsets
+        if not 0 <= first <= last <= len(view) - start:
+            raise ModelError(f"{path} is cut short at tensor {name}; download the model again")
+        yield _Tensor(name, entry.dtype, tuple(entry.shape), view[start + first : start + last])
+
+
+def _header(path: Path, data: bytes) -> dict[str, _Entry]:
+    try:
+        plain: dict[str, Any] = msgspec.json.decode(data, type=dict[str, Any])
+        plain.pop("__metadata__", None)
+        return msgspec.convert(plain, type=dict[str, _Entry])
+    except msgspec.MsgspecError as error:
+        raise ModelError(f"{path} has a broken safetensors header: {error}; download it again") from None

@@ -15,7 +15,7 @@ from harness.codec import Record, canonical_json, from_json
 from harness.errors import EXIT_INVALID, EXIT_OK, EXIT_VIOLATED, UsageError
 from harness.plan import SetSpec
 from harness.storage import write_atomic
-from sealed_evals.catalogue import Catalogue, SetEntry, load_catalogue
+from sealed_evals.catalogue import Catalogue, load_catalogue
 from sealed_evals.lint import lint
 from sealed_evals.seal import Difference, SealFile, check_seal, make_seal
 from sealed_evals.sources import Found, find, own_file, read
@@ -69,7 +69,7 @@ def _list(options: argparse.Namespace) -> int:
         _print_json(catalogue.sets)
         return EXIT_OK
     rows = [
-        (entry.name, entry.title, entry.rows, entry.licence, status.source or "not here")
+        (entry.name, entry.title, entry.rows, entry.licence, status.source or f"- ({status.status})")
         for entry, status in zip(catalogue.sets, found, strict=True)
     ]
     print(tabulate(rows, headers=("set", "title", "rows", "licence", "source")))
@@ -83,7 +83,7 @@ def _lint(options: argparse.Namespace) -> int:
         _print_json(findings)
     elif findings:
         table = [(finding.severity, finding.rule, finding.row, finding.message) for finding in findings]
-        _print_table(table, ("severity", "rule", "row", "finding"))
+        _print_table(table, ("severity", "rule", "row", "finding"), kind=1)
     else:
         print(f"{found.where}: nothing found")
     return EXIT_VIOLATED if any(finding.severity == "error" for finding in findings) else EXIT_OK
@@ -120,10 +120,8 @@ def _verify_seal(options: argparse.Namespace) -> int:
     if options.json:
         _print_json(differences)
     elif differences:
-        table = [
-            ("differs", difference.kind, difference.row, difference.message) for difference in differences
-        ]
-        _print_table(table, ("", "kind", "row", "what"))
+        table = [(difference.kind, difference.row, difference.message) for difference in differences]
+        _print_table(table, ("difference", "row", "what"), kind=0)
     else:
         print(f"{path}: {seal.count} rows as sealed, root {seal.merkle_root}")
     return EXIT_INVALID if differences else EXIT_OK
@@ -141,15 +139,13 @@ def _seal(options: argparse.Namespace) -> int:
 
 
 def _find(options: argparse.Namespace, catalogue: Catalogue) -> tuple[str, Found]:
-    """Name and bytes of a pinned set, or of a file: what names a file that is there is a file."""
+    """Name and bytes of a pinned set or of a file; the name of a pinned set wins."""
     path = Path(options.set)
-    if options.set in catalogue.names:
-        entry: SetEntry = catalogue.entry(options.set)
-        return entry.name, find(entry, _folder(options), None, hub=True)
-    if path.is_file() or path.suffix:
+    if options.set not in catalogue.names and (path.is_file() or path.suffix):
         spec = SetSpec(name=path.name, count=1, path=str(path), field=options.field)
         return path.name, own_file(spec, catalogue.names)
-    return options.set, find(catalogue.entry(options.set), _folder(options), None, hub=True)
+    entry = catalogue.entry(options.set)
+    return entry.name, find(entry, _folder(options), None, hub=True)
 
 
 def _folder(options: argparse.Namespace) -> Path | None:
@@ -157,19 +153,18 @@ def _folder(options: argparse.Namespace) -> Path | None:
     return folder if folder is not None else paths.evals_dir()
 
 
-def _print_table(rows: Sequence[tuple[str, str, int | None, str]], headers: tuple[str, ...]) -> None:
-    """Print at most `SHOWN` rows of each kind (the second column), and how many more there are."""
-    kinds = Counter(row[1] for row in rows)
-    shown: Counter[str] = Counter()
-    table: list[tuple[str, str, int | None, str]] = []
+def _print_table(rows: Sequence[tuple[str | int | None, ...]], headers: Sequence[str], kind: int) -> None:
+    """Print at most `SHOWN` rows of each kind (the column of that index), and how many more there are."""
+    counts: Counter[str | int | None] = Counter()
+    table: list[tuple[str | int | None, ...]] = []
     for row in rows:
-        shown[row[1]] += 1
-        if shown[row[1]] <= SHOWN:
+        counts[row[kind]] += 1
+        if counts[row[kind]] <= SHOWN:
             table.append(row)
     print(tabulate(table, headers=headers))
-    for kind, count in kinds.items():
+    for name, count in counts.items():
         if count > SHOWN:
-            print(f"... and {count - SHOWN} more of {kind}; --json prints all")
+            print(f"... and {count - SHOWN} more of {name}; --json prints all")
 
 
 def _print_json(value: Record | Sequence[Record]) -> None:

@@ -78,8 +78,10 @@ def pinned_set(
     except DataError as error:
         raise _mismatch(entry, found, raw, f"none ({error})") from None
     digest = prompts_digest(prompts)
-    if digest != entry.prompts_sha256 or (raw != entry.raw_sha256 and not from_hub):
-        raise _mismatch(entry, found, raw, digest + (_trap(entry.hub, prompts) if from_hub else ""))
+    as_pinned = digest == entry.prompts_sha256 and len(prompts) == entry.rows
+    if not as_pinned or (raw != entry.raw_sha256 and not from_hub):
+        hint = _trap(entry.hub, prompts) if from_hub else ""
+        raise _mismatch(entry, found, raw, f"{digest} of {len(prompts)} rows{hint}")
     source = found.source
     if from_hub and entry.hub is not None and not source.endswith(f"@{entry.hub.revision}"):
         source += " (same content, other revision)"
@@ -120,7 +122,7 @@ def _prompt_set(
 
 def _mismatch(entry: SetEntry, found: Found, raw: str, prompts: str) -> DataError:
     """The refusal of what is not the pinned set, with the expected and the found hashes."""
-    hashes = f"prompts sha256 expected {entry.prompts_sha256}, found {prompts}"
+    hashes = f"prompts sha256 expected {entry.prompts_sha256} of {entry.rows} rows, found {prompts}"
     mend = f"name a folder with the original {entry.file} with --evals-dir"
     if not found.source.startswith("hub "):
         hashes = f"raw file sha256 expected {entry.raw_sha256}, found {raw}; {hashes}"

@@ -5,13 +5,18 @@ once for all rows - prompts; a replicate is the statistic under the product of t
 pigeonhole bootstrap of Owen 2007, with nested rows). Arms stay together in every cell. Prompts
 drawn inside each block instead would count the same prompts anew in every block.
 
+Shape. The deviations of the replicates are reflected about the point (the basic bootstrap, on the
+log ratio). When few prompts happen to be long, the ratio and its spread err together, so plain
+percentiles lie on the wrong side: a truth below the interval, which is a false "faster", was up to
+6.3 % likely with them and 4.8 % when reflected (nominal 2.5 %; lengths spread by 60 %).
+
 Width. With 2 launches or a few prompts percentiles of any bootstrap are too narrow: in our
 simulations they cover 72-92 % at nominal 95 %. So the replicates give the shape of the interval
-(its asymmetry), and its width is Student's: jackknife variances of prompts and of launches added, with
+and its width is Student's: jackknife variances of prompts and of launches added, with
 Satterthwaite's degrees of freedom. The run's part is estimated between launches and, again, from
 blocks within launches; the wider of the two counts, so that launches that agree by luck never
-make an interval narrower than their own blocks do. Without spread nothing can be stretched: the
-plain percentiles stand, and the method says that the width is zero.
+make an interval narrower than their own blocks do. Without spread there is nothing to reflect or
+stretch: the plain percentiles stand, and the method says that the width is zero.
 """
 
 from __future__ import annotations
@@ -169,7 +174,7 @@ def family_level(family: list[Estimate], confidence: float) -> float:
 
 
 def _shaped(found: Estimate, tail: float) -> tuple[float, float]:
-    """Percentiles of the replicates about the point, stretched to Student's width."""
+    """Deviations of the replicates, reflected about the point and stretched to Student's width."""
     width = reach(found, tail)
     spread = float(np.std(found.replicates)) if len(found.replicates) else 0.0
     scale = spread * float(distributions.norm.isf(tail))
@@ -177,8 +182,8 @@ def _shaped(found: Estimate, tail: float) -> tuple[float, float]:
         low, high = found.log_ratio - width, found.log_ratio + width
     else:
         below, above = np.quantile(found.replicates, [tail, 1.0 - tail]) - found.log_ratio
-        low = found.log_ratio + float(below) * width / scale
-        high = found.log_ratio + float(above) * width / scale
+        low = found.log_ratio - float(above) * width / scale
+        high = found.log_ratio - float(below) * width / scale
     return max(low, -_FARTHEST), min(high, _FARTHEST)
 
 
@@ -195,7 +200,7 @@ def _method(found: Estimate) -> str:
     text = f"{found.statistic}; hierarchical paired bootstrap over {' x '.join(levels)}"
     if found.flat:
         return f"{text}, percentile; zero width: all measurements agree to the last digit"
-    text += ", percentiles at Student's width"
+    text += ", basic, at Student's width"
     if found.launches == 1:
         text += "; one launch: the spread between launches is not in it"
     elif found.launches < FEW_LAUNCHES:

@@ -43,7 +43,7 @@ def _interval(grid: Grid, statistic: Statistic = TOTAL_RATIO, resamples: int = 2
 
 
 def _scipy_interval(
-    baseline: Floats, arm: Floats, method: Literal["percentile", "BCa"], resamples: int = 20_000
+    baseline: Floats, arm: Floats, method: Literal["percentile", "basic", "BCa"], resamples: int = 20_000
 ) -> tuple[float, float]:
     def log_ratio(a: Floats, s: Floats, axis: int = -1) -> Any:
         return np.log(a.sum(axis=axis) / s.sum(axis=axis))
@@ -67,6 +67,19 @@ def test_one_level_percentiles_are_those_of_scipys_paired_bootstrap() -> None:
     assert ours == pytest.approx((low, high), abs=0.02 * (high - low))
 
 
+def test_one_level_interval_is_scipys_basic_one_for_many_prompts_apart_from_students_width() -> None:
+    """Skewed on purpose, so that reflecting the wrong way round is seen."""
+    grid = World(prompts=300, launches=1, blocks=1, length=1.0, tie=-0.8).draw(np.random.default_rng(9))
+    found = _estimate(grid, resamples=20_000)
+    ours = interval(found, 0.95)
+    stretch = reach(found, 0.025) / (np.std(found.replicates) * scipy_stats.norm.isf(0.025))
+    low, high = _scipy_interval(grid.baseline_ns[0], grid.arm_ns[0], "basic")
+    point = math.log(ours.point)
+    assert point - math.log(ours.low) == pytest.approx((point - low) * stretch, rel=0.02)
+    assert math.log(ours.high) - point == pytest.approx((high - point) * stretch, rel=0.02)
+    assert abs((high - point) / (point - low) - 1.0) > 0.06
+
+
 def test_one_level_interval_is_scipys_bca_for_many_prompts() -> None:
     grid = World(prompts=400, launches=1, blocks=1, length=0.1).draw(np.random.default_rng(3))
     found = _interval(grid, resamples=20_000)
@@ -78,8 +91,7 @@ def test_one_level_interval_of_few_prompts_is_wider_than_percentiles_by_students
     grid = World(prompts=8, launches=1, blocks=1, length=0.0).draw(np.random.default_rng(5))
     found = _estimate(grid, resamples=20_000)
     (spread,) = found.spreads
-    logs = np.log(grid.baseline_ns[0] / grid.baseline_ns[0].sum() * 8), grid.arm_ns[0]
-    influence = grid.baseline_ns[0] / grid.baseline_ns[0].sum() - logs[1] / logs[1].sum()
+    influence = grid.baseline_ns[0] / grid.baseline_ns.sum() - grid.arm_ns[0] / grid.arm_ns.sum()
     assert spread.standard_error == pytest.approx(math.sqrt(8 / 7 * float(np.sum(influence**2))), rel=0.1)
     assert spread.degrees_of_freedom <= 7.0
     ours = interval(found, 0.95)

@@ -1,0 +1,62 @@
+"""Acceptance from step counts."""
+
+from __future__ import annotations
+
+import pytest
+
+from harness.errors import UndefinedMetric
+from harness.stats.acceptance import acceptance
+from tests.harness.stats.build import failed, response, with_steps
+
+
+def test_pooled_and_request_mean_lengths_differ_as_long_responses_weigh_more() -> None:
+    """A: 100 steps of one token; B: 4 steps of five."""
+    a = with_steps([(4, 0, 1)] * 100, "a")
+    b = with_steps([(4, 4, 5)] * 4, "b")
+    found = acceptance([a, b])
+    assert round(found.length, 2) == 1.15
+    assert round(found.length_request_mean, 2) == 3.00
+    assert found.verify_steps == 104
+
+
+def test_a_stop_inside_an_accepted_run_counts_only_what_was_committed() -> None:
+    """[d1, d2, EOS, d4, d5, bonus] all right: an engine's counter says 6, three were committed."""
+    found = acceptance([with_steps([(5, 3, 3)])])
+    assert found.length == 3.0
+    assert found.num_accepted_tokens == 3
+    assert found.num_draft_tokens == 5
+    assert found.per_position == (1.0, 1.0, 1.0, 0.0, 0.0)
+
+
+def test_length_leaves_out_the_prefill_token_and_counts_the_bonus() -> None:
+    reply = with_steps([(2, 2, 3), (2, 1, 2)])
+    assert len(reply.token_ids) == 6
+    assert acceptance([reply]).length == 2.5
+
+
+def test_per_position_divides_by_offers_and_survival_by_all_steps() -> None:
+    found = acceptance([with_steps([(3, 3, 4), (3, 1, 2), (1, 1, 2), (0, 0, 1)])])
+    assert found.per_position == pytest.approx((3 / 3, 1 / 2, 1 / 2))
+    assert found.survival == pytest.approx((3 / 4, 1 / 4, 1 / 4))
+    assert found.histogram == (1, 2, 0, 1)
+    assert found.acceptance_rate == pytest.approx(5 / 7)
+
+
+def test_histogram_reaches_to_the_longest_draft() -> None:
+    assert acceptance([with_steps([(4, 0, 1), (4, 1, 2)])]).histogram == (1, 1, 0, 0, 0)
+
+
+def test_autoregressive_steps_have_length_one_and_no_rate() -> None:
+    found = acceptance([response(tokens=5)])
+    assert (found.length, found.acceptance_rate, found.per_position, found.survival) == (1.0, None, (), ())
+    assert found.histogram == (4,)
+
+
+def test_responses_without_a_verify_step_and_failed_ones_are_skipped() -> None:
+    found = acceptance([response(tokens=1), failed(), with_steps([(2, 2, 3)])])
+    assert found.length_request_mean == 3.0
+
+
+def test_no_verify_step_at_all_has_no_acceptance() -> None:
+    with pytest.raises(UndefinedMetric, match="no response has a verify step"):
+        acceptance([response(tokens=1), failed()])

@@ -158,11 +158,12 @@ def test_a_selection_that_leaves_nothing_is_an_empty_set() -> None:
         prompts(samples.lines({"prompt": "a", "id": 9}), layout)
 
 
-def test_a_row_that_cannot_be_selected_is_named() -> None:
-    layout = RowLayout(field="prompt", format="plain", select=Selection(field="id", low=2, high=4))
+@pytest.mark.parametrize("fields", [{}, {"id": True}, {"id": "3"}])
+def test_a_row_that_cannot_be_selected_is_named(fields: dict[str, Any]) -> None:
+    layout = RowLayout(field="prompt", format="plain", select=Selection(field="id", low=0, high=4))
 
-    with pytest.raises(DataError, match=r"file row 1: no integer field 'id' \(it has: prompt\)"):
-        prompts(samples.lines({"prompt": "a"}), layout)
+    with pytest.raises(DataError, match=r"file row 1: no integer field 'id' \(it has: prompt"):
+        prompts(samples.lines({"prompt": "a", **fields}), layout)
 
 
 def test_the_digest_is_that_of_the_turns_in_compact_json() -> None:

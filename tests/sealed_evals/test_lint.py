@@ -75,6 +75,7 @@ def test_all_faults_are_found_and_errors_come_first() -> None:
         pytest.param("Sort a list.", "Sort a list.", "duplicate-prompt", id="identical"),
         pytest.param("Sort a list.", "sort  a\nLIST.", "near-duplicate", id="case and white space"),
         pytest.param("Caf\u00e9 \ufb01ne?", "Caf\u00e9 fine?", "near-duplicate", id="ligature"),
+        pytest.param("Sort x\u00b2.", "Sort x2.", "near-duplicate", id="superscript"),
         pytest.param("Sort 10\u00a0lists.", "Sort 10 lists.", "near-duplicate", id="no-break space"),
         pytest.param("Sort a list.", "Sort a list!", None, id="different"),
     ],
@@ -193,6 +194,9 @@ def test_a_prompt_of_another_order_of_length_is_a_warning() -> None:
     [
         pytest.param("a" * 300, id="one letter"),
         pytest.param("the quick brown fox jumps over it " * 12, id="one sentence"),
+        pytest.param(
+            2 * " ".join(f"{n * n:x}{chr(97 + n % 26)}" for n in range(301, 371)), id="one text twice"
+        ),
         pytest.param(" ".join(f"{n} alpha beta gamma delta epsilon" for n in range(12)), id="one phrase"),
     ],
 )
@@ -202,6 +206,7 @@ def test_filler_is_a_warning(text: str) -> None:
 
 def test_a_short_repetition_is_no_filler() -> None:
     assert found({"prompt": "What does ha ha ha ha ha ha ha mean?"}) == []
+    assert found({"prompt": "a" * 199}) == []
 
 
 def test_gzip_is_linted_like_the_plain_file_and_damaged_gzip_is_refused() -> None:

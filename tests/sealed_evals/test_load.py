@@ -61,6 +61,7 @@ def test_the_set_is_described_as_a_whole_and_the_draw_grows_by_its_end() -> None
     assert msgspec.structs.replace(large, prompts=small.prompts) == small
 
 
+@samples.patient
 @given(st.integers(0, len(HUMAN_EVAL) - 1), st.integers(1, 255))
 @example(0, 1)
 @example(len(HUMAN_EVAL) - 1, 1)
@@ -75,6 +76,7 @@ def test_one_changed_byte_anywhere_in_a_compressed_file_refuses(
         pinned_set(samples.entry("humaneval"), folder)
 
 
+@samples.patient
 @given(st.integers(0, len(EMBEDDED) - 1), st.integers(1, 255))
 @example(0, 1)
 @example(len(EMBEDDED) - 1, 1)

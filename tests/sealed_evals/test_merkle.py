@@ -8,6 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from sealed_evals.merkle import InclusionProof, merkle_root, prove_inclusion, verify_inclusion
+from tests.sealed_evals import samples
 
 # The leaves that implementations of RFC 6962 test with, and their roots for 1 to 8 leaves.
 LEAVES = ("", "00", "10", "2021", "3031", "40414243", "5051525354555657", "606162636465666768696a6b6c6d6e6f")
@@ -34,6 +35,7 @@ def test_the_root_of_no_rows_is_the_hash_of_nothing() -> None:
     assert merkle_root([]) == hashlib.sha256(b"").hexdigest()
 
 
+@samples.patient
 @given(HASHES)
 def test_every_row_proves_its_place(hashes: list[str]) -> None:
     root = merkle_root(hashes)
@@ -44,6 +46,7 @@ def test_every_row_proves_its_place(hashes: list[str]) -> None:
         assert len(proof.path) <= (len(hashes) - 1).bit_length()
 
 
+@samples.patient
 @given(HASHES, st.data())
 def test_a_changed_row_changes_the_root_and_fails_its_proof(hashes: list[str], data: st.DataObject) -> None:
     index = data.draw(st.integers(0, len(hashes) - 1))
@@ -55,6 +58,7 @@ def test_a_changed_row_changes_the_root_and_fails_its_proof(hashes: list[str], d
     assert not verify_inclusion(changed.hex(), prove_inclusion(hashes, index), merkle_root(hashes))
 
 
+@samples.patient
 @given(st.lists(st.binary(min_size=32, max_size=32).map(bytes.hex), min_size=2, max_size=20, unique=True))
 def test_a_proof_fails_at_every_other_place(hashes: list[str]) -> None:
     root = merkle_root(hashes)
@@ -65,6 +69,7 @@ def test_a_proof_fails_at_every_other_place(hashes: list[str]) -> None:
         assert verify_inclusion(hashes[0], moved, root) == (index == 0)
 
 
+@samples.patient
 @given(HASHES, st.data())
 def test_a_damaged_path_fails(hashes: list[str], data: st.DataObject) -> None:
     index = data.draw(st.integers(0, len(hashes) - 1))

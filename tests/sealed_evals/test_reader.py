@@ -26,6 +26,7 @@ VALUE = st.recursive(
 ROWS = st.lists(st.dictionaries(TEXT, VALUE, max_size=4), min_size=1, max_size=5)
 
 
+@samples.patient
 @given(ROWS)
 def test_what_was_written_as_json_lines_is_read_back_byte_for_byte(rows: list[dict[str, object]]) -> None:
     raws = [json.dumps(row, ensure_ascii=False).encode() for row in rows]
@@ -37,6 +38,7 @@ def test_what_was_written_as_json_lines_is_read_back_byte_for_byte(rows: list[di
     assert [row.number for row in found] == list(range(1, len(rows) + 1))
 
 
+@samples.patient
 @given(ROWS, st.sampled_from([None, 1]))
 def test_a_json_array_gives_the_same_rows_as_json_lines(
     rows: list[dict[str, object]], indent: int | None
@@ -50,6 +52,7 @@ def test_a_json_array_gives_the_same_rows_as_json_lines(
     assert [json.loads(row.raw) for row in found] == rows
 
 
+@samples.patient
 @given(st.binary(max_size=60) | st.lists(st.sampled_from([*b'[]{}",:\\u d8\n\r1eE.-NaN'])).map(bytes))
 def test_arbitrary_bytes_are_read_or_refused_and_never_crash(data: bytes) -> None:
     with contextlib.suppress(DataError):
@@ -67,7 +70,7 @@ def test_a_raw_line_separator_inside_a_row_survives() -> None:
 
 
 def test_a_row_keeps_the_hash_of_its_raw_bytes() -> None:
-    raw = b'{ "prompt" : "caf\\u00e9" }'
+    raw = b' { "prompt" : "caf\\u00e9" }\t'
 
     (row,) = read_rows(raw + b"\n", "file")
 
@@ -93,6 +96,7 @@ def test_a_row_keeps_the_hash_of_its_raw_bytes() -> None:
         pytest.param(b"", "empty-file", "", id="empty file"),
         pytest.param(b"[]", "empty-file", "", id="empty array"),
         pytest.param(b'{"a":1}\n\n{"a":2}\n', "blank-line", "line 2", id="blank line"),
+        pytest.param(b'{"a":1}\n \t\n', "blank-line", "line 2", id="line of white space"),
         pytest.param(b'{"a":1}\n"text"\n', "not-an-object", "line 2", id="string"),
         pytest.param(b'[{"a":1},[2]]', "not-an-object", "row 2", id="array in an array"),
         pytest.param(b'{"a":1} {"a":2}\n', "invalid-json", "line 1", id="two values in a line"),

@@ -16,6 +16,7 @@ SETS = st.lists(st.sampled_from(["math", "code", "chat"]), min_size=1, max_size=
 )
 
 
+@samples.patient
 @given(SETS, st.integers(0, 2**63 - 1))
 def test_a_larger_draw_begins_with_the_smaller_one(prompts: list[Prompt], seed: int) -> None:
     whole = draw(prompts, len(prompts), seed)
@@ -25,6 +26,7 @@ def test_a_larger_draw_begins_with_the_smaller_one(prompts: list[Prompt], seed: 
         assert draw(prompts, count, seed) == whole[:count]
 
 
+@samples.patient
 @given(SETS, st.integers(0, 1000), st.data())
 def test_the_order_of_the_file_does_not_matter(prompts: list[Prompt], seed: int, data: st.DataObject) -> None:
     shuffled = data.draw(st.permutations(prompts))

@@ -33,7 +33,7 @@ STOREYS = (
     {"records", "paths", "progress"},
     {"plan", "storage"},
     {"protocols", "results"},
-    {"models", "tokenize", "environment", "telemetry", "folder", "audits", "stats", "measure"},
+    {"models", "tokenize", "environment", "telemetry", "folder", "audits", "stats", "measure", "load"},
     {"backends", "oracle", "report"},
     {"assemble"},
     {"run"},

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import msgspec
 import pytest
 
 from harness.errors import UndefinedMetric
 from harness.stats.acceptance import acceptance
-from tests.harness.stats.build import failed, response, with_steps
+from tests.harness.stats.build import failed, plain_step, response, with_steps
 
 
 def test_pooled_and_request_mean_lengths_differ_as_long_responses_weigh_more() -> None:
@@ -53,7 +54,8 @@ def test_autoregressive_steps_have_length_one_and_no_rate() -> None:
 
 
 def test_responses_without_a_verify_step_and_failed_ones_are_skipped() -> None:
-    found = acceptance([response(tokens=1), failed(), with_steps([(2, 2, 3)])])
+    broken = msgspec.structs.replace(failed(), steps=(plain_step(), plain_step()))
+    found = acceptance([response(tokens=1), broken, with_steps([(2, 2, 3)])])
     assert found.length_request_mean == 3.0
 
 

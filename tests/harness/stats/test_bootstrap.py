@@ -212,9 +212,9 @@ def test_degenerate_sizes_give_finite_intervals_without_a_warning(
 
 @pytest.mark.parametrize("statistic", [TOTAL_RATIO, GEOMETRIC_MEAN], ids=["total", "geomean"])
 def test_constant_data_falls_back_to_percentiles_and_flags_its_zero_width(statistic: Statistic) -> None:
-    times = np.tile(np.array([3e9, 1e9, 7e9]), (4, 1))
-    found = _interval(grid_of(times, times / 4.0, 2), statistic)
-    assert (found.low, found.point, found.high) == pytest.approx((4.0, 4.0, 4.0), rel=1e-12)
+    times = np.random.default_rng(0).uniform(1e9, 9e9, (4, 7))  # thirds leave rounding errors
+    found = _interval(grid_of(times, times / 3.0, 2), statistic)
+    assert (found.low, found.point, found.high) == pytest.approx((3.0, 3.0, 3.0), rel=1e-12)
     assert found.low == found.high
     assert "percentile; zero width" in found.method
 
@@ -277,7 +277,22 @@ def test_one_prompt_that_carries_all_the_time_leaves_one_degree_of_freedom() -> 
 def test_ends_stay_finite_when_nothing_is_known() -> None:
     grid = grid_of(np.array([[1e18, 1.0]]), np.array([[1.0, 1e18]]))
     found = _interval(grid)
-    assert 0.0 < found.low < found.high < math.inf
+    assert (found.low, found.high) == pytest.approx((math.exp(-60.0), math.exp(60.0)))
+
+
+def test_the_standard_error_of_a_mean_of_log_ratios_is_the_textbooks() -> None:
+    grid = World(prompts=9, launches=1, blocks=1).draw(np.random.default_rng(4))
+    (spread,) = _estimate(grid, GEOMETRIC_MEAN).spreads
+    logs = np.log(grid.baseline_ns[0] / grid.arm_ns[0])
+    assert spread.standard_error == pytest.approx(np.std(logs, ddof=1) / 3.0, rel=1e-9)
+
+
+def test_a_heavy_tail_among_even_prompts_lowers_the_degrees_of_freedom() -> None:
+    arm = np.exp(np.array([[0.1, -0.1] * 10 + [2.0]]))
+    heavy = _estimate(grid_of(np.ones_like(arm), arm), GEOMETRIC_MEAN).spreads[0].degrees_of_freedom
+    even = _estimate(grid_of(np.ones((1, 20)), arm[:, :20]), GEOMETRIC_MEAN).spreads[0].degrees_of_freedom
+    assert heavy < 5.0
+    assert even == pytest.approx(19.0)
 
 
 def test_p_values_agree_with_the_interval_ends() -> None:

@@ -46,6 +46,10 @@ def test_verdict_of_an_interval(low: float, high: float, verdict: str) -> None:
     assert speed_verdict(_interval(low, high), 0.02) == verdict
 
 
+def test_no_width_is_no_proof_of_equivalence() -> None:
+    assert not is_equivalent(_interval(1.0, 1.0), 0.02)
+
+
 def test_the_margin_is_symmetric_on_the_log_ratio() -> None:
     assert is_equivalent(_interval(1 / 1.0199, 1.0199), 0.02)
     assert not is_equivalent(_interval(0.9801, 1.0), 0.02)  # 1 / 1.02 = 0.98039...

@@ -133,14 +133,14 @@ def test_batches_drawn_anew_are_ranked_by_their_influence_in_each_block() -> Non
 
 
 def _batched(blocks: dict[int, tuple[tuple[str, ...], ...]]) -> Grid:
-    """Batches whose arm is the faster, the later in the alphabet their prompts are."""
+    """Batches whose arm is the slower, the later in the alphabet their prompts are."""
     baseline, arm = [], []
     for block, groups in blocks.items():
         for index, group in enumerate(groups):
             order = 10 * block + 2 * index
             gain = sum(ord(name) - ord("a") for name in group)
             baseline += [response(name, seconds=10.0, block=block, order=order) for name in group]
-            arm += [response(name, "s", seconds=10.0 - gain, block=block, order=order + 1) for name in group]
+            arm += [response(name, "s", seconds=10.0 + gain, block=block, order=order + 1) for name in group]
     grid = lay_out(pair_batches(baseline, arm).pairs)
     assert grid is not None
     return grid

@@ -7,7 +7,6 @@ when a design is wrong; the designs that are known to be wrong are run beside th
 from __future__ import annotations
 
 import math
-import random
 from collections.abc import Callable
 from typing import NamedTuple
 
@@ -164,7 +163,7 @@ def _run_batches(rng: np.random.Generator, prompts: int, launches: int, batch: i
 
 def test_batches_drawn_anew_are_covered_and_taking_them_as_new_ones_would_not_be() -> None:
     truth_rng = np.random.default_rng(0)
-    many = _run_batches(truth_rng, 400_000, 1, 4)
+    many = _run_batches(truth_rng, 120_000, 1, 4)
     truth = math.log(sum(p.baseline.total_ns for p in many) / sum(p.arm.total_ns for p in many))
 
     def ours(rng: np.random.Generator) -> Interval:
@@ -179,8 +178,8 @@ def test_batches_drawn_anew_are_covered_and_taking_them_as_new_ones_would_not_be
         flat = grid_of(grid.baseline_ns.reshape(1, -1), grid.arm_ns.reshape(1, -1))
         return _interval(flat, rng)
 
-    assert 0.93 <= _errors(ours, truth, 500).coverage <= 1.0
-    assert _errors(as_new, truth, 500).coverage < 0.75
+    assert 0.93 <= _errors(ours, truth, 500).coverage <= 0.99
+    assert _errors(as_new, truth, 500).coverage < 0.6
 
 
 class Orders(NamedTuple):
@@ -254,12 +253,11 @@ def test_the_surprisal_test_keeps_its_level_and_catches_a_slightly_cold_sampler(
     assert alarms / 1500 < 0.018
     cold: Floats = log_softmax(stock * 1.35)
     caught = sum(not judge(stock, sample(rng, cold)).passed for _ in range(200))
-    assert caught / 200 > {0.5: 0.15, 2.0: 0.9, 6.0: 0.5}[spread]
+    assert caught / 200 > {0.5: 0.98, 2.0: 0.98, 6.0: 0.7}[spread]
 
 
 def test_the_rate_test_keeps_its_level_and_finds_a_fourfold_rate() -> None:
-    draws = random.Random(1)  # noqa: S311 - a simulation
-    rng = np.random.default_rng(draws.randrange(1 << 30))
+    rng = np.random.default_rng(1)
     for positions, stock_positions, rate in [(1500, 300, 0.01), (3000, 3000, 0.002), (1500, 6000, 0.004)]:
         arm, stock = rng.binomial(positions, rate, 3000), rng.binomial(stock_positions, rate, 3000)
         failed = sum(

@@ -58,6 +58,14 @@ def test_launches_further_apart_than_their_blocks_are_told() -> None:
     assert "1.575" in told
 
 
+def test_a_launch_three_percent_off_is_told_beside_blocks_one_percent_off() -> None:
+    """F = 5.4 by hand, above the 5 % limit of 3.5 for 4 and 10 degrees of freedom."""
+    baseline, arm = _calm()
+    arm *= np.exp(np.tile([-0.01, 0.01, 0.0], 5))[:, None]
+    arm[:3] *= np.exp(0.03)
+    assert "launches differ by 3." in _reasons(grid_of(baseline, arm, 5))
+
+
 def test_launches_as_far_apart_as_their_blocks_are_not() -> None:
     baseline, arm = _calm()
     arm *= np.random.default_rng(1).normal(1.0, 0.03, (15, 1))
@@ -118,6 +126,13 @@ def test_prompts_that_differ_from_each_other_are_no_outliers() -> None:
     baseline, arm = _calm()
     gains = np.linspace(0.5, 4.0, 24)
     assert "far from" not in _reasons(grid_of(baseline, arm / gains, 5))
+
+
+def test_an_outlier_is_seen_among_prompts_that_differ_far_more() -> None:
+    baseline, arm = _calm()
+    arm = arm / np.linspace(0.5, 4.0, 24)
+    arm[4, 9] *= 1.3
+    assert "1 of 360 pairs lie far from their prompt's usual ratio" in _reasons(grid_of(baseline, arm, 5))
 
 
 def test_outputs_of_different_length_are_told() -> None:

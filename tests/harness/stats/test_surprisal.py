@@ -73,6 +73,8 @@ def test_the_statistic_is_the_standardised_sum() -> None:
     assert found.z == pytest.approx(0.0)
     shifted = distribution_test([-1.0] * 100, [-1.5] * 100, [0.25] * 100)
     assert shifted.z == pytest.approx(100 * 0.5 / math.sqrt(25.0))
+    two_sided = distribution_test([-1.45] * 100, [-1.5] * 100, [0.0625] * 100)
+    assert (two_sided.z, two_sided.p_value) == pytest.approx((2.0, 0.0455), abs=1e-4)
 
 
 def test_a_token_that_stock_cannot_emit_fails_at_once_with_a_finite_z() -> None:

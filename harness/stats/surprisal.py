@@ -19,7 +19,7 @@ from scipy import stats as distributions
 from harness.errors import UndefinedMetric
 from harness.results import DistributionTest
 
-MIN_SURPRISES = 50.0  # below, skewness lifts the error rate of a 0.1 % test above twice its level
+MIN_SURPRISES = 50.0  # below, skewness makes a 0.1 % test err more than 0.25 %
 
 
 def distribution_test(

@@ -87,7 +87,7 @@ class TransformersScorer:
         return {
             "implementation": f"transformers.{type(self._model).__name__}",
             "transformers": transformers.__version__,
-            "torch": torch.__version__,
+            "torch": str(torch.__version__),  # a subclass of str that no record can hold
             "dtype": self._dtype,
             "attention": self._model.config._attn_implementation,
             "device": torch.cuda.get_device_name() if self._device == "cuda" else _processor(),

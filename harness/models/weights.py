@@ -36,7 +36,9 @@ class _Tensor(NamedTuple):
     name: str
     dtype: str
     shape: tuple[int, ...]
-    data: memoryview
+    file: mmap.mmap
+    first: int  # byte offsets into the file
+    last: int
 
 
 def weights_digest(folder: Path, *, tied_head: bool) -> str:
@@ -56,11 +58,12 @@ def weights_digest(folder: Path, *, tied_head: bool) -> str:
         if len(set(names)) != len(names):
             raise ModelError(f"{folder}: a tensor lies in two weight files; remove the stale file")
         for tensor in sorted(tensors, key=lambda t: t.name):
-            if not (tied_head and tensor.name == TIED_HEAD):
-                shape = ",".join(str(size) for size in tensor.shape)
-                found.update(f"{tensor.name}\n{tensor.dtype}\n{shape}\n".encode())
-                found.update(tensor.data)
-            tensor.data.release()
+            if tied_head and tensor.name == TIED_HEAD:
+                continue
+            shape = ",".join(str(size) for size in tensor.shape)
+            found.update(f"{tensor.name}\n{tensor.dtype}\n{shape}\n".encode())
+            with memoryview(tensor.file) as whole, whole[tensor.first : tensor.last] as data:
+                found.update(data)
     return found.hexdigest()
 
 
@@ -89,22 +92,21 @@ def weight_files(folder: Path) -> tuple[Path, ...]:
 
 
 def _tensors(path: Path, stack: ExitStack) -> Iterator[_Tensor]:
-    """Every tensor of a file as a view of the mapped file."""
+    """Every tensor of a file, mapped for as long as the stack lasts."""
     try:
         file = stack.enter_context(path.open("rb"))
-        view = memoryview(stack.enter_context(mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ)))
+        mapped = stack.enter_context(mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ))
     except (OSError, ValueError) as error:  # ValueError: an empty file cannot be mapped
         raise ModelError(f"{path} cannot be read: {error}; download the model again") from None
-    stack.callback(view.release)
-    size = int.from_bytes(view[:8], "little")
+    size = int.from_bytes(mapped[:8], "little")
     start = 8 + size
-    if len(view) < 8 or size > min(MAX_HEADER_BYTES, len(view) - 8):
+    if len(mapped) < 8 or size > min(MAX_HEADER_BYTES, len(mapped) - 8):
         raise ModelError(f"{path} is not a safetensors file or is cut short; download the model again")
-    for name, entry in _header(path, bytes(view[8:start])).items():
+    for name, entry in _header(path, mapped[8:start]).items():
         first, last = entry.data_offsets
-        if not 0 <= first <= last <= len(view) - start:
+        if not 0 <= first <= last <= len(mapped) - start:
             raise ModelError(f"{path} is cut short at tensor {name}; download the model again")
-        yield _Tensor(name, entry.dtype, tuple(entry.shape), view[start + first : start + last])
+        yield _Tensor(name, entry.dtype, tuple(entry.shape), mapped, start + first, start + last)
 
 
 def _header(path: Path, data: bytes) -> dict[str, _Entry]:

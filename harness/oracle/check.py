@@ -11,9 +11,10 @@ from collections import Counter
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
+from harness.errors import DataError
 from harness.models import resolve_model
 from harness.oracle.compare import differences
-from harness.oracle.judge import Judged
+from harness.oracle.judge import Judged, common_length
 from harness.oracle.session import Stock, calibration_ids, judge_against, open_stock, stock_baseline
 from harness.oracle.statement import divergence_text, place
 from harness.oracle.stored import StoredRun, load_run
@@ -88,8 +89,9 @@ def check_report(
         reporter.note(
             "stock here is not that of the report (other machine or versions): near ties may differ in number"
         )
-    problems += _verdict_problems(run.report, judged, same=same, same_noise=same and calibration is not None)
-    return tuple(problems)
+    told = list(_verdict_problems(run.report, judged, same=same, same_noise=same and calibration is not None))
+    odd = _odd_ones(run, known) if told else ()
+    return (*problems, *told, *odd, *_violations(judged.overall))
 
 
 def _plan_problems(run: StoredRun) -> Iterator[str]:
@@ -159,7 +161,11 @@ def _prompt_problems(run: StoredRun, again: Sequence[PromptLine]) -> Iterator[st
 
 def _number_problems(run: StoredRun) -> Iterator[str]:
     """Counts, acceptance, rates and speedups, computed again from the responses."""
-    again = summarise_arms(run.responses, [line.prompt for line in run.prompts], run.job.plan)
+    try:
+        again = summarise_arms(run.responses, [line.prompt for line in run.prompts], run.job.plan)
+    except DataError as error:  # the responses do not pair up: no number of the report can be right
+        yield f"responses.jsonl: {error}"
+        return
     for arm in run.report.arms:
         speed = again.arms.get(arm.name)
         if speed is not None:
@@ -203,7 +209,6 @@ def _verdict_problems(report: Report, judged: Judged, *, same: bool, same_noise:
     claimed, found = report.losslessness, judged.overall
     if claimed is None:
         yield "report.json: `losslessness` is missing"
-        yield from _violations(found)
         return
     for arm in report.arms:
         own = judged.arms.get(arm.name)
@@ -221,7 +226,6 @@ def _verdict_problems(report: Report, judged: Judged, *, same: bool, same_noise:
         )
     if same:
         yield from _untold(claimed, found)
-    yield from _violations(found)
 
 
 def _claim_problems(
@@ -259,6 +263,26 @@ def _untold(claimed: Losslessness, found: Losslessness) -> Iterator[str]:
     told = {place(divergence) for divergence in claimed.divergences}
     new = [d for d in found.divergences if d.near_tie and place(d) not in told]
     yield from (f"not in the report: {divergence_text(d, margin)}" for d in new[:SHOWN])
+
+
+def _odd_ones(run: StoredRun, responses: Sequence[Response]) -> Iterator[str]:
+    """Where one response of an arm leaves the others on its prompt: a hint at what was changed."""
+    if not run.job.plan.sampling.greedy:
+        return
+    groups: dict[tuple[str, str], list[Response]] = {}
+    for response in responses:
+        groups.setdefault((response.arm, response.prompt_id), []).append(response)
+    shown = 0
+    for group in groups.values():
+        (usual, count), *others = Counter(response.token_ids for response in group).most_common()
+        for response in group:
+            if others and 2 * count > len(group) and response.token_ids != usual and shown < SHOWN:
+                shown += 1
+                yield (
+                    f"arm {response.arm}, prompt {response.prompt_id}, launch {response.launch}, block "
+                    f"{response.block}, position {common_length(usual, response.token_ids)}: the ids leave "
+                    "those of the arm's other responses to this prompt"
+                )
 
 
 def _violations(found: Losslessness) -> Iterator[str]:

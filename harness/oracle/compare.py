@@ -27,7 +27,7 @@ def _leaves(claimed: object, found: object, path: str) -> Iterator[tuple[str, ob
     if isinstance(claimed, dict) and isinstance(found, dict):
         for key in sorted(claimed.keys() | found.keys()):
             yield from _leaves(claimed.get(key), found.get(key), f"{path}.{key}")
-    elif isinstance(claimed, list) and isinstance(found, list) and len(claimed) == len(found):
+    elif isinstance(claimed, list | tuple) and isinstance(found, list | tuple) and len(claimed) == len(found):
         for index, (told, derived) in enumerate(zip(claimed, found, strict=True)):
             yield from _leaves(told, derived, f"{path}[{index}]")
     elif not _equal(claimed, found):

@@ -190,13 +190,13 @@ def _distinct(case: Case, responses: Iterable[Response]) -> Iterable[tuple[Force
     before: Key = ("", ())
     for key in sorted({key_of(response) for response in responses}):
         view = case.forced[key]
-        start = _common(before[1], key[1]) if before[0] == key[0] else 0
+        start = common_length(before[1], key[1]) if before[0] == key[0] else 0
         for index in range(start, len(view.positions)):
             yield view.positions[index], view.surprises[index] if view.surprises else None
         before = key
 
 
-def _common(left: Sequence[int], right: Sequence[int]) -> int:
+def common_length(left: Sequence[int], right: Sequence[int]) -> int:
     """Length of the common beginning."""
     shortest = min(len(left), len(right))
     return next((n for n in range(shortest) if left[n] != right[n]), shortest)

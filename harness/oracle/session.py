@@ -94,8 +94,8 @@ def calibration_ids(
             )
         if len(own) + spec.calibration_tokens > job.deployment.context_length:
             raise InvalidRun(
-                f"calibration prompt {prompt.prompt_id} has {len(own)} tokens and does not fit `context_length` "
-                f"= {job.deployment.context_length} with {spec.calibration_tokens} `oracle.calibration_tokens`"
+                f"calibration prompt {prompt.prompt_id} ({len(own)} tokens) does not fit `context_length` = "
+                f"{job.deployment.context_length} with {spec.calibration_tokens} `calibration_tokens`"
             )
     return ids
 

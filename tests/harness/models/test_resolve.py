@@ -127,9 +127,10 @@ def test_a_pinned_hub_revision_is_taken_from_the_local_cache_without_network(
     assert model.source == f"hub owner/tiny@{COMMIT}"
 
 
-def test_a_branch_is_no_pinned_revision() -> None:
+@pytest.mark.parametrize("revision", ["main", COMMIT[:12], "v" + COMMIT[1:]])
+def test_only_a_full_commit_hash_is_a_pinned_revision(revision: str) -> None:
     with pytest.raises(ModelError, match="full commit hash"):
-        resolve_model(ModelSpec(hub="owner/tiny", revision="main"))
+        resolve_model(ModelSpec(hub="owner/tiny", revision=revision))
 
 
 def test_a_hub_model_that_cannot_be_had_says_what_to_do(

@@ -42,6 +42,7 @@ def test_the_digest_is_the_same_however_the_tensors_are_split_over_files(tmp_pat
     [
         lambda t: {**t, "model.norm.weight": torch.tensor([1.0, 1.0, 1.0078125], dtype=torch.bfloat16)},
         lambda t: {**t, "model.norm.weight": torch.ones(3, dtype=torch.float16)},
+        lambda t: {**t, "model.norm.weight": t["model.norm.weight"].view(torch.float16)},
         lambda t: {**t, "model.embed_tokens.weight": t["model.embed_tokens.weight"].reshape(3, 4)},
         lambda t: {
             "model.embed_tokens.weight": t["model.embed_tokens.weight"],
@@ -49,7 +50,7 @@ def test_the_digest_is_the_same_however_the_tensors_are_split_over_files(tmp_pat
         },
         lambda t: {**t, "extra": torch.zeros(1)},
     ],
-    ids=["one bit", "type", "shape", "name", "one more"],
+    ids=["one bit", "type", "type of the same bytes", "shape", "name", "one more"],
 )
 def test_any_change_of_a_tensor_changes_the_digest(
     tmp_path: Path, change: Callable[[dict[str, torch.Tensor]], dict[str, torch.Tensor]]

@@ -102,7 +102,10 @@ def test_an_ending_that_is_not_explained_is_shown(folder: RunFolder, tiny: TinyR
 def test_a_token_outside_of_the_vocabulary_is_shown_and_no_crash(folder: RunFolder, tiny: TinyRun) -> None:
     before = list(read_lines(folder.responses, Response))[4]
     edit_response(folder, 4, token_ids=(10**6, *before.token_ids[1:]), text=None)
-    assert "not in the vocabulary" in explain(folder.root, "own/1", "stock", stock=tiny.stock)
+    text = explain(folder.root, "own/1", "stock", stock=tiny.stock)
+    first = text.split("\n\n")[1]
+    assert "not in the vocabulary" in first
+    assert "stock's argmax" not in first, "nothing is forced along ids that are no tokens"
 
 
 def test_an_unknown_prompt_or_arm_is_answered_with_the_known_ones(folder: RunFolder, tiny: TinyRun) -> None:

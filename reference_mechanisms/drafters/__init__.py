@@ -1,0 +1,1 @@
+"""Whatever proposes draft tokens."""

@@ -1,0 +1,68 @@
+"""Static KV cache: one buffer for the whole life of the engine, a length per request.
+
+Rows are written behind the length and become part of the sequence only when they are committed, so
+undoing rejected draft tokens costs nothing: the length simply does not move over them.
+"""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+
+
+class KVCache:
+    """Keys and values of `slots` requests."""
+
+    def __init__(  # noqa: PLR0913 - the six sizes of the buffer
+        self,
+        *,
+        layers: int,
+        slots: int,
+        kv_heads: int,
+        capacity: int,  # positions per slot, rounded up to `bucket`
+        head_dim: int,
+        bucket: int,  # attention reads whole buckets of positions
+        dtype: torch.dtype,
+        device: torch.device,
+    ) -> None:
+        """Allocate everything. Zeros, because attention multiplies masked values by 0, and 0 x NaN is NaN."""
+        self.slots = slots
+        self.bucket = bucket
+        self.capacity = -(-capacity // bucket) * bucket
+        self._kv_heads = kv_heads
+        # Keys and values of a layer lie side by side, so that a step writes both with one copy.
+        self._data = torch.zeros(
+            (layers, slots, 2 * kv_heads, self.capacity, head_dim), dtype=dtype, device=device
+        )
+        self._lengths = [0] * slots
+
+    def length(self, slot: int) -> int:
+        """Committed positions of a slot."""
+        return self._lengths[slot]
+
+    def clear(self, slot: int) -> None:
+        """Begin a new sequence; what the slot held stays in the buffer, unseen."""
+        self._lengths[slot] = 0
+
+    def commit(self, slot: int, kept: int) -> None:
+        """Keep the first `kept` rows that were written behind the length."""
+        self._lengths[slot] += kept
+
+    def window(self, slot: int, start: int, count: int) -> tuple[Tensor, ...]:
+        """Where `count` rows go, per layer: [2 x kv_heads, count, head_dim], keys before values."""
+        if start < 0 or start + count > self.capacity:
+            raise ValueError(f"positions {start}..{start + count} lie outside a cache of {self.capacity}")
+        return self._data[:, slot, :, start : start + count].unbind(0)
+
+    def visible(self, slot: int, end: int, rows: int) -> tuple[tuple[Tensor, ...], tuple[Tensor, ...], int]:
+        """Keys and values that hold positions before `end`, once for each of `rows` rows, without a copy.
+
+        Returns:
+            Keys and values per layer, [rows, kv_heads, span, head_dim], and the span: `end` rounded
+            up to whole buckets.
+        """
+        span = -(-end // self.bucket) * self.bucket
+        data = self._data[:, slot, :, :span].unsqueeze(1)
+        keys, values = data[:, :, : self._kv_heads], data[:, :, self._kv_heads :]
+        shape = (-1, rows, -1, -1, -1)
+        return keys.expand(shape).unbind(0), values.expand(shape).unbind(0), span

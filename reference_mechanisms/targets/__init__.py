@@ -1,0 +1,1 @@
+"""Models whose output defines correctness."""

@@ -1,0 +1,180 @@
+"""Dense Llama-type targets: Llama and Qwen3, from a Hugging Face folder.
+
+Rounds where stock rounds (norms in float32, products of the rotation before their sum, the SiLU
+before its product), so that what is left of a difference is the order of sums inside a product.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import NamedTuple
+
+import torch
+from torch import Tensor
+from torch.nn import functional as F
+
+from reference_mechanisms.engine.cache import KVCache
+from reference_mechanisms.engine.rows import Rows
+from reference_mechanisms.targets.attention import ChainAttention
+from reference_mechanisms.targets.checkpoint import Checkpoint
+from reference_mechanisms.targets.config import LlamaConfig, read_config
+from reference_mechanisms.targets.linear import RowLinear, prepacks
+from reference_mechanisms.targets.rope import rotate_, rotation_table
+
+KEY_BUCKET = 256  # positions; attention reads whole buckets
+EMBEDDING, HEAD = "model.embed_tokens.weight", "lm_head.weight"
+RECOMPUTED = ("rotary_emb.inv_freq",)  # old exporters store what config.json already says
+
+
+class Layer(NamedTuple):
+    """Weights of one decoder layer, fused where stock has several products of one input."""
+
+    input_norm: Tensor  # [hidden]
+    qkv: RowLinear
+    qk_norm: Tensor | None  # [heads + kv_heads, head_dim]: the query norm repeated, then the key norm
+    output: RowLinear
+    post_norm: Tensor  # [hidden]
+    gate_up: RowLinear
+    down: RowLinear
+
+
+class Forward(NamedTuple):
+    """What one forward leaves besides the cache."""
+
+    hidden: Tensor  # [rows, hidden], after the final norm: the input of `logits`
+    taps: tuple[Tensor, ...]  # residual stream after each tapped layer, [rows, hidden]
+
+
+class LlamaTarget:
+    """A target on one device; it holds no sequence, those live in the cache."""
+
+    def __init__(self, config: LlamaConfig, checkpoint: Checkpoint, dtype: torch.dtype, device: torch.device):
+        """Take every tensor of the checkpoint.
+
+        Raises:
+            TargetError: a tensor is missing, unused or does not fit.
+        """
+        self.config = config
+        self.dtype = dtype
+        self.device = device
+
+        def take(name: str, *shape: int) -> Tensor:
+            return checkpoint.take(name, shape, dtype).to(device)
+
+        self._embedding = take(EMBEDDING, config.vocab_size, config.hidden_size)
+        self._layers = [_take_layer(config, take, f"model.layers.{n}.") for n in range(config.layers)]
+        self._final_norm = take("model.norm.weight", config.hidden_size)
+        head = self._embedding
+        if HEAD in checkpoint:
+            stored = take(HEAD, config.vocab_size, config.hidden_size)
+            head = self._embedding if config.tied_head else stored
+        elif not config.tied_head:
+            head = take(HEAD, config.vocab_size, config.hidden_size)  # raises: it is missing
+        self._head = RowLinear(head)
+        checkpoint.refuse_unused(RECOMPUTED)
+        self._rotations = torch.empty(0)
+
+    @property
+    def linear_kernel(self) -> str:
+        """How linear layers are computed here, for the report."""
+        return "onednn prepacked" if prepacks(self.dtype, self.device) else "torch linear"
+
+    def new_cache(self, slots: int, capacity: int) -> KVCache:
+        """A cache for `slots` requests of up to `capacity` positions."""
+        config = self.config
+        cache = KVCache(
+            layers=config.layers,
+            slots=slots,
+            kv_heads=config.kv_heads,
+            capacity=capacity,
+            head_dim=config.head_dim,
+            bucket=KEY_BUCKET,
+            dtype=self.dtype,
+            device=self.device,
+        )
+        if cache.capacity > len(self._rotations):
+            table = rotation_table(config.rope, config.head_dim, cache.capacity, self.dtype)
+            self._rotations = table.to(self.device)
+        return cache
+
+    @torch.inference_mode()
+    def forward(self, rows: Rows, cache: KVCache, taps: Sequence[int] = ()) -> Forward:
+        """Run all layers on packed rows and write their keys and values behind the cache's lengths.
+
+        Args:
+            rows: what to run; nothing is committed.
+            cache: of this target, holding the sequences the rows continue.
+            taps: layers, counted from 0, whose output is wanted; -1 is the embedding.
+        """
+        config, count = self.config, len(rows.token_ids)
+        rotated_heads = config.heads + config.kv_heads
+        attention = ChainAttention(rows.segments, cache, config.heads, self.dtype, self.device)
+        hidden = self._embedding[torch.tensor(rows.token_ids, device=self.device)]
+        rotations = self._rotations[torch.tensor(rows.positions, device=self.device)]
+        seen = {-1: hidden}
+        for number, layer in enumerate(self._layers):
+            qkv = layer.qkv(rms_norm(hidden, layer.input_norm, config.norm_eps))
+            qkv = qkv.view(count, rotated_heads + config.kv_heads, config.head_dim)
+            rotated = qkv[:, :rotated_heads]
+            if layer.qk_norm is not None:
+                rotated.copy_(rms_norm(rotated, layer.qk_norm, config.norm_eps))
+            rotate_(rotated, rotations)
+            hidden = hidden + layer.output(attention(number, qkv))
+            gated = layer.gate_up(rms_norm(hidden, layer.post_norm, config.norm_eps))
+            gate, up = gated.chunk(2, dim=-1)
+            hidden = hidden + layer.down(F.silu(gate).mul_(up))
+            if number in taps:
+                seen[number] = hidden
+        return Forward(
+            hidden=rms_norm(hidden, self._final_norm, config.norm_eps), taps=tuple(seen[tap] for tap in taps)
+        )
+
+    @torch.inference_mode()
+    def logits(self, hidden: Tensor) -> Tensor:
+        """Logits [rows, vocabulary] in the target's own type, from rows of `Forward.hidden`."""
+        return self._head(hidden)
+
+
+def load_llama(folder: Path, dtype: torch.dtype, device: torch.device) -> LlamaTarget:
+    """Load a target from a Hugging Face folder.
+
+    Raises:
+        TargetError: the folder is not a complete, unquantised checkpoint of a known architecture.
+    """
+    config = read_config(folder)
+    with torch.inference_mode(), Checkpoint(folder) as checkpoint:
+        return LlamaTarget(config, checkpoint, dtype, device)
+
+
+def rms_norm(x: Tensor, weight: Tensor, eps: float) -> Tensor:
+    """Root-mean-square norm over the last dimension, in float32 whatever the type, as stock does it."""
+    wide = x.float()
+    scale = wide.pow(2).mean(-1, keepdim=True).add_(eps).rsqrt_()
+    return (wide * scale).to(x.dtype).mul_(weight)
+
+
+def _take_layer(config: LlamaConfig, take: Callable[..., Tensor], prefix: str) -> Layer:
+    hidden, inner, head_dim = config.hidden_size, config.intermediate_size, config.head_dim
+    query, key = config.heads * head_dim, config.kv_heads * head_dim
+
+    def linear(parts: Sequence[tuple[str, int]], inputs: int, *, bias: bool) -> RowLinear:
+        weight = torch.cat([take(f"{prefix}{name}.weight", out, inputs) for name, out in parts])
+        biases = [take(f"{prefix}{name}.bias", out) for name, out in parts] if bias else None
+        return RowLinear(weight, None if biases is None else torch.cat(biases))
+
+    qk_norm = None
+    if config.qk_norm:
+        query_norm, key_norm = (take(f"{prefix}self_attn.{part}_norm.weight", head_dim) for part in "qk")
+        qk_norm = torch.cat((query_norm.expand(config.heads, -1), key_norm.expand(config.kv_heads, -1)))
+    projections = [("self_attn.q_proj", query), ("self_attn.k_proj", key), ("self_attn.v_proj", key)]
+    gates = [("mlp.gate_proj", inner), ("mlp.up_proj", inner)]
+    return Layer(
+        input_norm=take(f"{prefix}input_layernorm.weight", hidden),
+        qkv=linear(projections, hidden, bias=config.attention_bias),
+        qk_norm=qk_norm,
+        output=linear([("self_attn.o_proj", hidden)], query, bias=config.attention_bias),
+        post_norm=take(f"{prefix}post_attention_layernorm.weight", hidden),
+        gate_up=linear(gates, hidden, bias=config.mlp_bias),
+        down=linear([("mlp.down_proj", hidden)], inner, bias=config.mlp_bias),
+    )

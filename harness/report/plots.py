@@ -1,0 +1,280 @@
+"""The four pictures of a report. One with nothing to show is left out and says why."""
+
+from __future__ import annotations
+
+import statistics
+from collections.abc import Iterator, Sequence
+from typing import NamedTuple
+
+from matplotlib.axes import Axes
+from matplotlib.lines import Line2D
+from matplotlib.ticker import Locator, MaxNLocator, MultipleLocator, PercentFormatter
+
+from harness.report import numbers, tables
+from harness.report.svg import INK, colour, draw, marker
+from harness.report.text import shorten
+from harness.results import Acceptance, ArmResult, BlockSpan, Interval, Report
+
+LABEL = 17  # characters of a name inside a picture; the tables have it whole
+
+
+class Plot(NamedTuple):
+    """One picture, or the reason why there is none."""
+
+    name: str
+    title: str
+    caption: str
+    svg: str | None
+    reason: str | None  # set exactly when `svg` is None
+
+
+def plots(report: Report) -> tuple[Plot, ...]:
+    """Speedups, acceptance lengths, acceptance by position, time-line."""
+    return (
+        speedup_plot(report),
+        accepted_plot(report),
+        position_plot(report),
+        timeline_plot(report),
+    )
+
+
+class _Line(NamedTuple):
+    """A line of the forest plot."""
+
+    label: str
+    interval: Interval
+    arm: int
+    whole: bool  # the arm as a whole, not one of its categories
+
+
+def speedup_plot(report: Report) -> Plot:
+    """Speedup over `ar` with its interval, of each arm and of each of its categories."""
+    name = tables.baseline(report)
+    title = f"Speedup over {name}"
+    lines = list(_forest_lines(report))
+    if not tables.valid(report):
+        return _left_out("speedup", title, "the run is invalid, so no speedup is shown")
+    if not lines:
+        return _left_out("speedup", title, f"no arm was compared with {name}")
+    height = 0.75 + 0.24 * len(lines)
+    confidence = numbers.percent(report.job.plan.stats.confidence)
+    return Plot(
+        "speedup",
+        title,
+        f"Point and {confidence} interval of the total-time ratio: the arm as a whole (bold), then its "
+        f"categories. Right of the line at 1 is faster than {name}.",
+        draw("speedup", title, height, 1, lambda axes: _paint_forest(axes[0], lines, title)),
+        None,
+    )
+
+
+def _forest_lines(report: Report) -> Iterator[_Line]:
+    for index, arm in enumerate(report.arms):
+        if arm.kind == "ar":
+            continue
+        if arm.speedup is not None:
+            yield _Line(shorten(arm.name, LABEL), arm.speedup, index, whole=True)
+        for item in arm.by_category:
+            yield _Line(shorten(item.category, LABEL), item.speedup, index, whole=False)
+
+
+def _paint_forest(axes: Axes, lines: Sequence[_Line], title: str) -> None:
+    axes.axvline(1.0, color=INK, linewidth=1.0, gid="one")
+    for row, line in enumerate(lines):
+        found, size = line.interval, 7 if line.whole else 4.5
+        shade = colour(line.arm)
+        width = 2.4 if line.whole else 1.3
+        axes.plot([found.low, found.high], [row, row], color=shade, linewidth=width, gid=f"interval-{row}")
+        axes.plot([found.point], [row], marker(line.arm), color=shade, markersize=size, gid=f"point-{row}")
+        axes.text(
+            1.03,
+            row,
+            numbers.ratio(found),
+            transform=axes.get_yaxis_transform(),
+            verticalalignment="center",
+            fontsize=9.5,
+            fontweight="bold" if line.whole else "normal",
+        )
+    axes.set_yticks(range(len(lines)), [line.label for line in lines])
+    for tick, line in zip(axes.get_yticklabels(), lines, strict=True):
+        tick.set_fontweight("bold" if line.whole else "normal")
+    axes.set_ylim(len(lines) - 0.4, -0.6)
+    edges = [edge for line in lines for edge in (line.interval.low, line.interval.high, 1.0)]
+    room = 0.06 * (max(edges) - min(edges)) or 0.1
+    axes.set_xlim(min(edges) - room, max(edges) + room)
+    axes.xaxis.set_major_locator(MaxNLocator(5, steps=[1, 2, 5, 10]))
+    axes.grid(visible=False, axis="y")
+    axes.tick_params(axis="y", length=0)
+    axes.spines["left"].set_visible(False)
+    axes.set_xlabel(title)
+
+
+def accepted_plot(report: Report) -> Plot:
+    """Share of verify steps by the number of draft tokens they accepted, for each arm that drafts."""
+    title = "Draft tokens accepted in a verify step"
+    found = _drafting(report)
+    if not found:
+        return _left_out("accepted", title, "no arm drafted a token")
+    most = max(len(acceptance.histogram) for _, _, acceptance in found)
+    return Plot(
+        "accepted",
+        title,
+        "Share of an arm's verify steps by how many draft tokens they accepted. A step emits one token more "
+        "than it accepts, unless a stop cuts it.",
+        draw(
+            "accepted",
+            title,
+            0.55 + 1.05 * len(found),
+            len(found),
+            lambda axes: _paint_accepted(axes, found, most),
+        ),
+        None,
+    )
+
+
+def _paint_accepted(axes: Sequence[Axes], found: Sequence[_Drafted], most: int) -> None:
+    for place, (own, (index, arm, acceptance)) in enumerate(zip(axes, found, strict=True)):
+        steps = sum(acceptance.histogram)
+        for count, number in enumerate(acceptance.histogram):
+            own.bar(count, number / steps, width=0.8, color=colour(index), gid=f"bar-{place}-{count}")
+        own.set_title(
+            f"{shorten(arm.name, 2 * LABEL)}: acceptance length {numbers.length(acceptance.length)}",
+            loc="left",
+        )
+        own.set_xlim(-0.6, most - 0.4)
+        own.set_ylim(0.0, 1.0)
+        own.yaxis.set_major_formatter(PercentFormatter(1.0, decimals=0))
+        own.yaxis.set_major_locator(MaxNLocator(2))
+        own.xaxis.set_major_locator(_whole_numbers(most))
+        own.grid(visible=False, axis="x")
+        own.tick_params(labelbottom=own is axes[-1])
+    axes[-1].set_xlabel("accepted draft tokens")
+
+
+def position_plot(report: Report) -> Plot:
+    """Acceptance of the first, second, ... draft token, for each arm that drafts."""
+    title = "Acceptance by draft position"
+    found = [item for item in _drafting(report) if item.acceptance.per_position]
+    if not found:
+        return _left_out("position", title, "no arm drafted a token")
+    return Plot(
+        "position",
+        title,
+        "Of the verify steps that drafted at least this many tokens, the share that accepted the token at "
+        "this position.",
+        draw("position", title, 2.7, 1, lambda axes: _paint_position(axes[0], found)),
+        None,
+    )
+
+
+def _paint_position(axes: Axes, found: Sequence[_Drafted]) -> None:
+    for place, (index, _, acceptance) in enumerate(found):
+        shares = acceptance.per_position
+        axes.plot(
+            range(1, len(shares) + 1),
+            shares,
+            f"{marker(index)}-",
+            color=colour(index),
+            clip_on=False,
+            gid=f"line-{place}",
+        )
+    most = max(len(acceptance.per_position) for _, _, acceptance in found)
+    axes.set_xlim(0.7, most + 0.3)
+    axes.set_ylim(0.0, 1.0)
+    axes.xaxis.set_major_locator(_whole_numbers(most))
+    axes.yaxis.set_major_formatter(PercentFormatter(1.0, decimals=0))
+    axes.set_xlabel("position of the draft token")
+    _legend(axes, [(index, shorten(arm.name, LABEL)) for index, arm, _ in found])
+
+
+def timeline_plot(report: Report) -> Plot:
+    """When each arm ran in each block, how busy it was, and its speed against its own median."""
+    title = "Blocks over time"
+    if not tables.valid(report):
+        return _left_out("timeline", title, "the run is invalid, so no speed is shown")
+    arms = [arm.name for arm in report.arms]
+    spans = [span for span in report.timeline if span.busy_seconds > 0.0 and span.arm in arms]
+    if len({(span.launch, span.block) for span in spans}) < 2:
+        return _left_out("timeline", title, "one block has no course in time")
+    return Plot(
+        "timeline",
+        title,
+        "Each mark is an arm in a block, placed at its first request; lines join the blocks of one launch. "
+        "Above: tokens/s against the arm's own median (in the legend), so that a drift of the machine shows "
+        "as a slope of all arms. Below: summed response time.",
+        draw("timeline", title, 4.4, 2, lambda axes: _paint_timeline(axes, arms, spans)),
+        None,
+    )
+
+
+def _paint_timeline(axes: Sequence[Axes], arms: Sequence[str], spans: Sequence[BlockSpan]) -> None:
+    start = min(span.started_at for span in spans)
+    end = max(span.started_at for span in spans)
+    unit, seconds = ("minutes", 60.0) if end - start > 180.0 else ("seconds", 1.0)
+    speed, busy = axes
+    entries = []
+    speed.axhline(1.0, color=INK, linewidth=0.8)
+    for index, name in enumerate(arms):
+        own = sorted((span for span in spans if span.arm == name), key=lambda span: span.started_at)
+        rates = [span.tokens / span.busy_seconds for span in own]
+        median = statistics.median(rates) if rates else 0.0
+        if not median:
+            continue
+        entries.append((index, f"{shorten(name, LABEL)}, {numbers.rate(median)} tokens/s"))
+        for launch in sorted({span.launch for span in own}):
+            mine = [place for place, span in enumerate(own) if span.launch == launch]
+            at = [(own[place].started_at - start) / seconds for place in mine]
+            relative = [rates[place] / median for place in mine]
+            seconds_busy = [own[place].busy_seconds for place in mine]
+            line, shade = f"{marker(index)}-", colour(index)
+            speed.plot(at, relative, line, color=shade, linewidth=1.0, gid=f"speed-{index}-{launch}")
+            busy.plot(at, seconds_busy, line, color=shade, linewidth=1.0, gid=f"busy-{index}-{launch}")
+    speed.yaxis.set_major_formatter(PercentFormatter(1.0))
+    speed.yaxis.set_major_locator(MaxNLocator(5))
+    speed.set_title("tokens/s, of the arm's median", loc="left")
+    speed.tick_params(labelbottom=False)
+    busy.set_title("busy seconds", loc="left")
+    busy.set_ylim(bottom=0.0)
+    busy.yaxis.set_major_locator(MaxNLocator(4))
+    busy.set_xlabel(f"{unit} since the first request")
+    busy.sharex(speed)
+    _legend(speed, entries)
+
+
+class _Drafted(NamedTuple):
+    """An arm that drafts, with its place in the report."""
+
+    order: int
+    arm: ArmResult
+    acceptance: Acceptance
+
+
+def _drafting(report: Report) -> list[_Drafted]:
+    return [
+        _Drafted(index, arm, arm.acceptance)
+        for index, arm in enumerate(report.arms)
+        if arm.acceptance is not None and arm.acceptance.num_draft_tokens and sum(arm.acceptance.histogram)
+    ]
+
+
+def _whole_numbers(count: int) -> Locator:
+    """Each of so many neighbours has its tick while there is room."""
+    return MultipleLocator(1) if count <= 12 else MaxNLocator(8, integer=True)
+
+
+def _legend(axes: Axes, entries: Sequence[tuple[int, str]]) -> None:
+    """Above the axes, outside of the data."""
+    handles = [Line2D([], [], color=colour(index), marker=marker(index)) for index, _ in entries]
+    columns = 2 if len(entries) > 1 else 1
+    axes.figure.legend(
+        handles,
+        [label for _, label in entries],
+        loc="outside upper left",
+        ncols=columns,
+        handlelength=1.6,
+        columnspacing=1.2,
+    )
+
+
+def _left_out(name: str, title: str, reason: str) -> Plot:
+    return Plot(name, title, "", None, reason)

@@ -1,0 +1,81 @@
+"""The three faces say the same."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable
+from html import unescape
+from pathlib import Path
+
+import pytest
+
+from harness.paths import RunFolder
+from harness.report import tables
+from harness.report.console import closing_table
+from harness.report.html import render_html
+from harness.report.markdown import escape, render_markdown
+from harness.results import Report
+from tests.harness.report import build
+
+REPORTS = [build.report, build.invalid, build.violated, build.near_tie, build.distribution]
+FOLDER = RunFolder(Path("x"))
+
+
+def markdown_rows(text: str) -> set[tuple[str, ...]]:
+    found = re.findall(r"^\| (.*) \|$", text, re.MULTILINE)
+    return {tuple(cell.strip() for cell in re.split(r"(?<!\\)\|", line)) for line in found}
+
+
+def html_rows(text: str) -> set[tuple[str, ...]]:
+    rows = re.findall(r"<tr>(.*?)</tr>", text, re.DOTALL)
+    return {tuple(unescape(cell) for cell in re.findall(r"<t[dh][^>]*>(.*?)</t[dh]>", row)) for row in rows}
+
+
+@pytest.mark.parametrize("make", REPORTS)
+def test_every_row_of_every_table_is_in_markdown_and_html(make: Callable[[], Report]) -> None:
+    report = make()
+    markdown, page = markdown_rows(render_markdown(report)), html_rows(render_html(report))
+    found = report.losslessness
+    assert found is not None
+    every = [
+        tables.headline(report),
+        tables.speedups(report),
+        tables.categories(report),
+        tables.losslessness(found),
+        tables.losslessness_by_arm(report),
+        tables.divergences(found),
+        tables.stop_faults(found),
+        tables.acceptance(report),
+        tables.latency(report),
+        tables.audits(report),
+        tables.sets(report),
+        tables.arms_as_run(report),
+        tables.how(report),
+        tables.environment(report),
+        tables.telemetry(report),
+        tables.telemetry_by_block(report),
+        tables.files(report),
+    ]
+    for rows in every:
+        for row in rows:
+            assert tuple(row.values()) in page
+            assert tuple(map(escape, row.values())) in markdown
+
+
+@pytest.mark.parametrize("make", REPORTS)
+def test_headline_and_statement_are_the_same_on_the_terminal(make: Callable[[], Report]) -> None:
+    report = make()
+    terminal = closing_table(report, FOLDER)
+    rows = {
+        tuple(cell.strip() for cell in re.split(r"\s{2,}", line.strip())) for line in terminal.splitlines()
+    }
+    assert {tuple(row.values()) for row in tables.headline(report)} <= rows
+    assert tuple(tables.headline(report)[0]) in rows
+    assert tables.statement(report) in terminal
+    assert tables.statement(report) in unescape(render_html(report))
+    assert tables.statement(report) in render_markdown(report)
+
+
+def test_the_sample_has_the_same_number_of_headline_columns_valid_and_three_invalid() -> None:
+    assert len(tables.headline(build.report())[0]) == 6
+    assert list(tables.headline(build.invalid())[0]) == ["arm", "acceptance length", "stock verdict"]

@@ -1,0 +1,217 @@
+"""The reference engine as a backend of the harness: the one module here that knows the harness."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from importlib import metadata
+from typing import Any
+
+import torch
+
+from harness.errors import BackendError, ModelError, UsageError
+from harness.models import ModelFolder, resolve_model
+from harness.plan import ArmSpec, Deployment
+from harness.records import DecodeRequest, StepEvent
+from harness.tokenize import PromptTokenizer
+from reference_mechanisms.arms import ArmSettings, ParameterError, parse_settings
+from reference_mechanisms.drafters.protocol import Drafter
+from reference_mechanisms.engine.decode import Decoder
+from reference_mechanisms.engine.probe import Probe, probe
+from reference_mechanisms.engine.rules import Rules
+from reference_mechanisms.errors import RequestError, TargetError
+from reference_mechanisms.request import Event, Request, Sampling
+from reference_mechanisms.targets.llama import LlamaTarget, load_llama
+
+Wrap = Callable[[Drafter], Drafter]
+
+RECORDING_BATCH = 8  # requests recorded together
+
+
+class ReferenceSession:
+    """Arms that share one target in this process."""
+
+    def __init__(
+        self,
+        deployment: Deployment,
+        model: ModelFolder,
+        arms: Mapping[str, ArmSettings],
+        rules: Mapping[str, Rules],
+        wrap: Mapping[str, Wrap],
+    ) -> None:
+        """Load the target and probe it.
+
+        Raises:
+            ModelError: the model folder cannot be used.
+        """
+        self._deployment = deployment
+        self._arms = dict(arms)
+        self._wrap = dict(wrap)
+        dtype: torch.dtype = getattr(torch, deployment.target.dtype)
+        tokenizer = PromptTokenizer(model.path)
+        try:
+            self._target: LlamaTarget = load_llama(model.path, dtype, torch.device(deployment.device))
+        except TargetError as error:
+            raise ModelError(str(error)) from None
+
+        def decoder(own: Rules | None) -> Decoder:
+            capacity = deployment.context_length
+            return Decoder(self._target, model.eos_token_ids, tokenizer.decode, capacity, own)
+
+        self._decoders = {name: decoder(rules.get(name)) for name in arms}
+        self._recorder = decoder(None)
+        self._probe: Probe = probe(self._target, _shapes(arms), batch=2)
+        self._recorded: dict[tuple[int, ...], tuple[int, ...]] = {}
+
+    def describe(self) -> dict[str, Any]:
+        """Engine, device, kernels, what the probe found, and the drafter of each arm."""
+        found = self._probe
+        shapes = ", ".join(map(str, found.shapes))
+        gpu = torch.cuda.get_device_name() if self._deployment.device == "cuda" else None
+        return {
+            "engine": "reference",
+            "version": metadata.version("specpilot-harness"),
+            "device": str(self._target.device),
+            "gpu": gpu,
+            "dtype": str(self._target.dtype).removeprefix("torch."),
+            "linear_kernel": self._target.linear_kernel,
+            "threads": torch.get_num_threads(),
+            "seeded": True,  # random numbers hang on seed, prompt and position alone
+            "row_invariant": found.row_invariant,
+            "probe": (
+                f"logits of {found.positions} positions in shapes of {shapes} rows and "
+                f"in a batch of {found.batch}, against one-token steps: largest difference "
+                f"{found.largest_difference:g}"
+            ),
+            "verification": "chain; greedy by argmax, temperature above 0 by exact rejection sampling",
+            "drafters": {name: settings.drafter for name, settings in self._arms.items()},
+        }
+
+    def prepare(self, arm: str, requests: Sequence[DecodeRequest]) -> None:
+        """Record the target's own continuation of every prompt, for the arms that draft from it.
+
+        Raises:
+            BackendError: a request cannot be served.
+        """
+        if not self._arms[arm].records:
+            return
+        missing = [r for r in map(_request, requests) if r.prompt not in self._recorded]
+        with _as_backend_errors():
+            for start in range(0, len(missing), RECORDING_BATCH):
+                chosen = missing[start : start + RECORDING_BATCH]
+                outputs = self._recorder.continuation(chosen)
+                self._recorded |= {r.prompt: o for r, o in zip(chosen, outputs, strict=True)}
+
+    def stream(self, arm: str, requests: Sequence[DecodeRequest]) -> Iterator[StepEvent]:
+        """Decode a batch with an arm's drafter.
+
+        Raises:
+            BackendError: a request cannot be served.
+        """
+        drafter = self._arms[arm].new_drafter(self._recorded, self._target.config.vocab_size)
+        if arm in self._wrap:
+            drafter = self._wrap[arm](drafter)
+        with _as_backend_errors():
+            for event in self._decoders[arm].stream([_request(r) for r in requests], drafter):
+                yield _step_event(event)
+
+    def close(self) -> None:
+        """Let go of weights and caches."""
+        self._decoders.clear()
+        del self._target
+        if self._deployment.device == "cuda":
+            torch.cuda.empty_cache()
+
+
+def open_session(
+    deployment: Deployment,
+    arms: Sequence[ArmSpec],
+    rules: Mapping[str, Rules] | None = None,
+    wrap: Mapping[str, Wrap] | None = None,
+) -> ReferenceSession:
+    """Load the target once for all arms.
+
+    Args:
+        deployment: target, device, context.
+        arms: their `params`: `drafter` ("none", "ngram", "null", "replay"), `drafts`, and for ngram
+            `ngram_min` and `ngram_max`.
+        rules: other decisions for an arm, by its name; for tests of the oracle.
+        wrap: what to put around an arm's drafter, by its name; for tests of the oracle.
+
+    Raises:
+        ModelError: the model folder cannot be used.
+        UsageError: an arm's parameter is unknown or out of range, or the deployment asks for what
+            this engine does not have.
+    """
+    settings: dict[str, ArmSettings] = {}
+    for arm in arms:
+        try:
+            settings[arm.name] = parse_settings(arm.params)
+        except ParameterError as error:
+            raise UsageError(f"arms[{arm.name}].params: {error}") from None
+    if deployment.weights_format != "bf16":
+        raise UsageError(
+            f"deployment `weights_format` = {deployment.weights_format!r}: this engine reads plain weights"
+        )
+    if deployment.device == "cuda" and not torch.cuda.is_available():
+        raise UsageError("deployment `device` is 'cuda', but torch finds no such device here")
+    if deployment.threads is not None:
+        torch.set_num_threads(deployment.threads)
+    model = resolve_model(deployment.target)
+    if deployment.context_length > model.context_length:
+        raise UsageError(
+            f"deployment `context_length` = {deployment.context_length}: the target's is "
+            f"{model.context_length}"
+        )
+    return ReferenceSession(deployment, model, settings, rules or {}, wrap or {})
+
+
+@contextlib.contextmanager
+def _as_backend_errors() -> Iterator[None]:
+    try:
+        yield
+    except RequestError as error:
+        raise BackendError(str(error)) from None
+
+
+def _shapes(arms: Mapping[str, ArmSettings]) -> tuple[int, ...]:
+    """Rows of the verify steps of these arms."""
+    most = max(settings.drafts for settings in arms.values()) + 1
+    return tuple(range(1, most + 1)) if most <= 8 else (1, 2, 3, most // 2, most - 1, most)
+
+
+def _request(request: DecodeRequest) -> Request:
+    given = request.sampling
+    return Request(
+        name=request.request_id,
+        prompt=request.prompt_token_ids,
+        capture_logits=request.capture_logits,
+        sampling=Sampling(
+            max_tokens=given.max_tokens,
+            temperature=given.temperature,
+            top_p=given.top_p,
+            top_k=given.top_k,
+            seed=given.seed,
+            min_tokens=given.min_tokens,
+            stop=given.stop,
+            stop_token_ids=given.stop_token_ids,
+            ignore_eos=given.ignore_eos,
+            frequency_penalty=given.frequency_penalty,
+            presence_penalty=given.presence_penalty,
+            repetition_penalty=given.repetition_penalty,
+        ),
+    )
+
+
+def _step_event(event: Event) -> StepEvent:
+    return StepEvent(
+        index=event.slot,
+        kind=event.kind,
+        token_ids=event.token_ids,
+        num_draft_tokens=event.drafted,
+        num_accepted_tokens=event.accepted,
+        finish_reason=event.finish_reason,
+        stop_reason=event.stop_reason,
+        text=event.text,
+        logits_sha256=event.logits_sha256,
+    )

@@ -1,0 +1,232 @@
+"""The decode loop: prefill, then draft, verify, cut, commit, until every request has ended.
+
+Autoregressive decoding is the same loop with empty drafts: every arm runs the same kernels, and what
+differs between arms is only how many rows a verify step has.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import hashlib
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
+
+import torch
+from torch import Tensor
+
+from reference_mechanisms.drafters.calibration import NoDrafter
+from reference_mechanisms.drafters.protocol import Drafter, Proposal, Wanted
+from reference_mechanisms.engine.cache import KVCache
+from reference_mechanisms.engine.choices import Place, argmax, settle
+from reference_mechanisms.engine.rows import Rows, Segment
+from reference_mechanisms.engine.rules import Rules
+from reference_mechanisms.engine.stops import Cut, Decode, Ending, ending_of, visible_text
+from reference_mechanisms.errors import RequestError
+from reference_mechanisms.request import Event, Request
+from reference_mechanisms.verification.chain import Verified
+
+if TYPE_CHECKING:
+    from hashlib import _Hash
+
+    from reference_mechanisms.targets.llama import LlamaTarget
+
+PREFILL_ROWS = 512  # prompt rows of one forward
+
+
+@dataclass(slots=True, kw_only=True)
+class _Live:
+    """A request while it is decoded."""
+
+    slot: int
+    request: Request
+    ending: Ending
+    key: int
+    emitted: list[int] = field(default_factory=list)
+    hasher: _Hash | None = None
+    done: bool = False
+
+    @property
+    def place(self) -> Place:
+        return Place(self.request, self.ending.stop_ids, self.emitted, self.key)
+
+
+class Decoder:
+    """Decodes batches on one target; one batch at a time."""
+
+    def __init__(
+        self,
+        target: LlamaTarget,
+        eos_ids: Sequence[int],
+        decode: Decode,
+        capacity: int,
+        rules: Rules | None = None,
+    ) -> None:
+        """Prepare; the cache is allocated for the first batch and grows with larger ones.
+
+        Args:
+            target: the model.
+            eos_ids: its end-of-sequence ids.
+            decode: text of ids, special tokens left out.
+            capacity: most positions of a request, prompt and output.
+            rules: the decisions of a step; None is the engine's own.
+        """
+        self.target = target
+        self._eos_ids = tuple(eos_ids)
+        self._decode = decode
+        self._capacity = capacity
+        self._rules = rules or Rules()
+        self._cache: KVCache | None = None
+
+    def stream(self, requests: Sequence[Request], drafter: Drafter) -> Iterator[Event]:
+        """Decode a batch; yield every event as soon as its tokens are final.
+
+        Raises:
+            RequestError: a request does not fit the target; nothing of the batch was decoded.
+        """
+        for request in requests:
+            self._check(request)
+        cache = self._cache_for(len(requests))
+        batch = [self._open(slot, request) for slot, request in enumerate(requests)]
+        for live in batch:
+            logits = self._prefill(cache, live)
+            drafter.begin(live.slot, live.request)
+            yield self._emit(live, Proposal(()), logits, argmax(logits), None)
+        while active := [live for live in batch if not live.done]:
+            wanted = [Wanted(live.slot, live.emitted, self._limit(live)) for live in active]
+            proposals = drafter.propose(wanted)
+            _hold_limits(wanted, proposals)
+            rows = _pack(active, proposals, cache)
+            logits = self.target.logits(self.target.forward(rows, cache).hidden)
+            plain = argmax(logits)
+            first = 0
+            events = []
+            for live, proposal in zip(active, proposals, strict=True):
+                last = first + 1 + len(proposal.token_ids)
+                events.append(self._emit(live, proposal, logits[first:last], plain[first:last], cache))
+                first = last
+            yield from events
+
+    def continuation(self, requests: Sequence[Request]) -> list[tuple[int, ...]]:
+        """Autoregressive output of each request up to `max_tokens`, whatever stop it passes."""
+        past_stops = Decoder(
+            self.target,
+            self._eos_ids,
+            self._decode,
+            self._capacity,
+            dataclasses.replace(self._rules, cut=_only_length),
+        )
+        past_stops._cache = self._cache_for(len(requests))
+        outputs: list[list[int]] = [[] for _ in requests]
+        for event in past_stops.stream(requests, NoDrafter()):
+            outputs[event.slot].extend(event.token_ids)
+        return [tuple(output) for output in outputs]
+
+    def _check(self, request: Request) -> None:
+        vocabulary, sampling = self.target.config.vocab_size, request.sampling
+        if not request.prompt:
+            raise RequestError(f"{request.name}: the prompt is empty; give at least one token")
+        outside = next((token for token in request.prompt if not 0 <= token < vocabulary), None)
+        if outside is not None:
+            raise RequestError(
+                f"{request.name}: prompt token {outside} is not in the target's vocabulary of {vocabulary}"
+            )
+        if len(request.prompt) + sampling.max_tokens > self._capacity:
+            raise RequestError(
+                f"{request.name}: a prompt of {len(request.prompt)} tokens and max_tokens = "
+                f"{sampling.max_tokens} do not fit the context of {self._capacity}; shorten one of them"
+            )
+
+    def _open(self, slot: int, request: Request) -> _Live:
+        return _Live(
+            slot=slot,
+            request=request,
+            ending=ending_of(request.sampling, self._eos_ids),
+            key=self._rules.key(request.sampling, request.prompt, slot),
+            hasher=hashlib.sha256() if request.capture_logits else None,
+        )
+
+    def _limit(self, live: _Live) -> int:
+        room = self._capacity - len(live.request.prompt) - len(live.emitted)
+        return min(room, self._rules.limit(len(live.emitted), live.ending.max_tokens))
+
+    def _cache_for(self, slots: int) -> KVCache:
+        if self._cache is None or self._cache.slots < slots:
+            self._cache = self.target.new_cache(slots, self._capacity)
+        return self._cache
+
+    def _prefill(self, cache: KVCache, live: _Live) -> Tensor:
+        """Cache the prompt; logits [1, vocabulary] behind its last token."""
+        prompt, slot = live.request.prompt, live.slot
+        cache.clear(slot)
+        hidden = torch.empty(0)
+        for start in range(0, len(prompt), PREFILL_ROWS):
+            ids = prompt[start : start + PREFILL_ROWS]
+            rows = Rows(ids, range(start, start + len(ids)), (Segment(slot, start, len(ids)),))
+            hidden = self.target.forward(rows, cache).hidden
+            cache.commit(slot, len(ids))
+        return self.target.logits(hidden[-1:])
+
+    def _emit(
+        self, live: _Live, proposal: Proposal, logits: Tensor, plain: Sequence[int], cache: KVCache | None
+    ) -> Event:
+        """Verify, cut and commit one request; `cache` is None for its prefill, which has committed."""
+        verified = settle(live.place, proposal, logits, plain, self._rules)
+        block = self._rules.block(proposal.token_ids, verified)
+        kept = self._rules.cut(live.emitted, block, live.ending, self._decode)
+        live.emitted.extend(kept.token_ids)
+        live.done = kept.finish_reason is not None
+        if live.hasher is not None:
+            _hash_rows(live.hasher, logits[: len(kept.token_ids)])
+        drafted = len(proposal.token_ids)
+        if cache is not None:
+            cache.commit(live.slot, self._rules.keep(drafted, verified))
+        return self._event(live, kept, drafted, verified, prefill=cache is None)
+
+    def _event(self, live: _Live, kept: Cut, drafted: int, verified: Verified, *, prefill: bool) -> Event:
+        event = Event(
+            live.slot,
+            "prefill" if prefill else "step",
+            kept.token_ids,
+            drafted=drafted,
+            accepted=self._rules.accepted(verified, kept),
+        )
+        if not live.done:
+            return event
+        return event._replace(
+            finish_reason=kept.finish_reason,
+            stop_reason=kept.stop_reason,
+            text=visible_text(live.emitted, live.ending, self._decode),
+            logits_sha256=None if live.hasher is None else live.hasher.hexdigest(),
+        )
+
+
+def _hold_limits(wanted: Sequence[Wanted], proposals: Sequence[Proposal]) -> None:
+    for one, proposal in zip(wanted, proposals, strict=True):
+        if len(proposal.token_ids) > one.limit:
+            raise ValueError(f"slot {one.slot}: a draft of {len(proposal.token_ids)}, limit {one.limit}")
+
+
+def _pack(active: Sequence[_Live], proposals: Sequence[Proposal], cache: KVCache) -> Rows:
+    """Anchor and draft of each request, one behind the other."""
+    ids: list[int] = []
+    positions: list[int] = []
+    segments = []
+    for live, proposal in zip(active, proposals, strict=True):
+        start, count = cache.length(live.slot), 1 + len(proposal.token_ids)
+        ids += (live.emitted[-1], *proposal.token_ids)
+        positions += range(start, start + count)
+        segments.append(Segment(live.slot, start, count))
+    return Rows(ids, positions, segments)
+
+
+def _hash_rows(hasher: _Hash, logits: Tensor) -> None:
+    """Add the exact bits of raw logits [rows, vocabulary]."""
+    hasher.update(logits.contiguous().view(torch.uint8).cpu().numpy().data)
+
+
+def _only_length(before: Sequence[int], block: Sequence[int], ending: Ending, decode: Decode) -> Cut:
+    """The cut of a recording: no stop ends it."""
+    del decode
+    kept = tuple(block[: ending.max_tokens - len(before)])
+    return Cut(kept, "length" if len(before) + len(kept) >= ending.max_tokens else None)

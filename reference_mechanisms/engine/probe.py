@@ -1,0 +1,71 @@
+"""Is this engine row-invariant on this machine? Measured, never assumed.
+
+Forces the same tokens through the target in one-token steps, in verify shapes and in a batch, and
+compares the logits bit by bit.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import NamedTuple
+
+import torch
+from torch import Tensor
+
+from reference_mechanisms.engine.cache import KVCache
+from reference_mechanisms.engine.rows import Rows, Segment
+from reference_mechanisms.targets.llama import LlamaTarget
+
+PREFIX = 24  # positions in front of the compared ones
+COMPARED = 16  # positions whose logits are compared
+
+
+class Probe(NamedTuple):
+    """What was found."""
+
+    row_invariant: bool  # every shape gave the bits of the one-token steps
+    shapes: tuple[int, ...]  # rows per forward that were tried
+    batch: int  # requests of the batch that was tried
+    positions: int  # compared per shape
+    largest_difference: float  # logits; 0 where row-invariant
+
+
+def probe(target: LlamaTarget, shapes: Sequence[int], batch: int) -> Probe:
+    """Compare logits of `shapes` rows and of a batch with those of one-token steps.
+
+    Args:
+        target: the model.
+        shapes: rows per forward, each at least 1.
+        batch: requests decoded together; 1 tries no batch.
+    """
+    vocabulary = target.config.vocab_size
+    # Tokens spread over the vocabulary; what they say does not matter, that every shape sees the same does.
+    ids = [(7 + 7919 * n) % vocabulary for n in range(PREFIX + COMPARED)]
+    cache = target.new_cache(batch, len(ids))
+    single = _logits(target, cache, ids, rows=1, slots=1)
+    tried = [_logits(target, cache, ids, rows=rows, slots=1) for rows in sorted(set(shapes) - {1})]
+    if batch > 1:
+        tried.append(_logits(target, cache, ids, rows=1, slots=batch))
+        tried.append(_logits(target, cache, ids, rows=max(shapes), slots=batch))
+    differences = [float((found.double() - single.double()).abs().max()) for found in tried]
+    equal = all(torch.equal(found, single) for found in tried)
+    return Probe(equal, tuple(sorted(set(shapes))), batch, COMPARED, max(differences, default=0.0))
+
+
+def _logits(target: LlamaTarget, cache: KVCache, ids: Sequence[int], rows: int, slots: int) -> Tensor:
+    """Logits [COMPARED, vocabulary] of slot 0, forced in steps of `rows` rows on `slots` equal requests."""
+    for slot in range(slots):
+        cache.clear(slot)
+        segment = Segment(slot, 0, PREFIX)
+        target.forward(Rows(ids[:PREFIX], range(PREFIX), (segment,)), cache)
+        cache.commit(slot, PREFIX)
+    parts = []
+    for start in range(PREFIX, len(ids), rows):
+        step = ids[start : start + rows]
+        places = range(start, start + len(step))
+        segments = [Segment(slot, start, len(step)) for slot in range(slots)]
+        packed = Rows([*step] * slots, [*places] * slots, segments)
+        parts.append(target.logits(target.forward(packed, cache).hidden)[: len(step)])
+        for slot in range(slots):
+            cache.commit(slot, len(step))
+    return torch.cat(parts)

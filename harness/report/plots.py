@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import statistics
 from collections.abc import Iterator, Sequence
 from typing import NamedTuple
@@ -119,8 +120,8 @@ def accepted_plot(report: Report) -> Plot:
     return Plot(
         "accepted",
         title,
-        "Share of an arm's verify steps by how many draft tokens they accepted. A step emits one token more "
-        "than it accepts, unless a stop cuts it.",
+        "Share of an arm's verify steps by how many draft tokens they accepted; each arm has its own "
+        "scale. A step emits one token more than it accepts, unless a stop cuts it.",
         draw(
             "accepted",
             title,
@@ -142,8 +143,8 @@ def _paint_accepted(axes: Sequence[Axes], found: Sequence[_Drafted], most: int) 
             loc="left",
         )
         own.set_xlim(-0.6, most - 0.4)
-        own.set_ylim(0.0, 1.0)
-        own.yaxis.set_major_formatter(PercentFormatter(1.0, decimals=0))
+        own.set_ylim(0.0, min(1.0, 1.15 * max(acceptance.histogram) / steps))
+        own.yaxis.set_major_formatter(PercentFormatter(1.0))
         own.yaxis.set_major_locator(MaxNLocator(2))
         own.xaxis.set_major_locator(_whole_numbers(most))
         own.grid(visible=False, axis="x")
@@ -157,12 +158,13 @@ def position_plot(report: Report) -> Plot:
     found = [item for item in _drafting(report) if item.acceptance.per_position]
     if not found:
         return _left_out("position", title, "no arm drafted a token")
+    names = [shorten(item.arm.name, LABEL) for item in found]
     return Plot(
         "position",
         title,
         "Of the verify steps that drafted at least this many tokens, the share that accepted the token at "
         "this position.",
-        draw("position", title, 2.7, 1, lambda axes: _paint_position(axes[0], found)),
+        draw("position", title, 2.4 + _legend_height(names), 1, lambda axes: _paint_position(axes[0], found)),
         None,
     )
 
@@ -184,7 +186,16 @@ def _paint_position(axes: Axes, found: Sequence[_Drafted]) -> None:
     axes.xaxis.set_major_locator(_whole_numbers(most))
     axes.yaxis.set_major_formatter(PercentFormatter(1.0, decimals=0))
     axes.set_xlabel("position of the draft token")
-    _legend(axes, [(index, shorten(arm.name, LABEL)) for index, arm, _ in found])
+    _legend(axes, [(item.order, shorten(item.arm.name, LABEL)) for item in found])
+
+
+class _Course(NamedTuple):
+    """One arm over time."""
+
+    order: int
+    label: str
+    spans: tuple[BlockSpan, ...]  # by time
+    median: float  # tokens/s
 
 
 def timeline_plot(report: Report) -> Plot:
@@ -192,53 +203,54 @@ def timeline_plot(report: Report) -> Plot:
     title = "Blocks over time"
     if not tables.valid(report):
         return _left_out("timeline", title, "the run is invalid, so no speed is shown")
-    arms = [arm.name for arm in report.arms]
-    spans = [span for span in report.timeline if span.busy_seconds > 0.0 and span.arm in arms]
-    if len({(span.launch, span.block) for span in spans}) < 2:
+    courses = list(_courses(report))
+    if len({(span.launch, span.block) for course in courses for span in course.spans}) < 2:
         return _left_out("timeline", title, "one block has no course in time")
+    height = 4.0 + _legend_height([course.label for course in courses])
     return Plot(
         "timeline",
         title,
         "Each mark is an arm in a block, placed at its first request; lines join the blocks of one launch. "
         "Above: tokens/s against the arm's own median (in the legend), so that a drift of the machine shows "
         "as a slope of all arms. Below: summed response time.",
-        draw("timeline", title, 4.4, 2, lambda axes: _paint_timeline(axes, arms, spans)),
+        draw("timeline", title, height, 2, lambda axes: _paint_timeline(axes, courses)),
         None,
     )
 
 
-def _paint_timeline(axes: Sequence[Axes], arms: Sequence[str], spans: Sequence[BlockSpan]) -> None:
-    start = min(span.started_at for span in spans)
-    end = max(span.started_at for span in spans)
-    unit, seconds = ("minutes", 60.0) if end - start > 180.0 else ("seconds", 1.0)
+def _courses(report: Report) -> Iterator[_Course]:
+    for order, arm in enumerate(report.arms):
+        own = [s for s in report.timeline if s.arm == arm.name and s.busy_seconds > 0.0 and s.tokens]
+        if own:
+            median = statistics.median(span.tokens / span.busy_seconds for span in own)
+            label = f"{shorten(arm.name, LABEL)}, {numbers.rate(median)} tokens/s"
+            yield _Course(order, label, tuple(sorted(own, key=lambda span: span.started_at)), median)
+
+
+def _paint_timeline(axes: Sequence[Axes], courses: Sequence[_Course]) -> None:
+    starts = [span.started_at for course in courses for span in course.spans]
+    unit, seconds = ("minutes", 60.0) if max(starts) - min(starts) > 180.0 else ("seconds", 1.0)
     speed, busy = axes
-    entries = []
     speed.axhline(1.0, color=INK, linewidth=0.8)
-    for index, name in enumerate(arms):
-        own = sorted((span for span in spans if span.arm == name), key=lambda span: span.started_at)
-        rates = [span.tokens / span.busy_seconds for span in own]
-        median = statistics.median(rates) if rates else 0.0
-        if not median:
-            continue
-        entries.append((index, f"{shorten(name, LABEL)}, {numbers.rate(median)} tokens/s"))
-        for launch in sorted({span.launch for span in own}):
-            mine = [place for place, span in enumerate(own) if span.launch == launch]
-            at = [(own[place].started_at - start) / seconds for place in mine]
-            relative = [rates[place] / median for place in mine]
-            seconds_busy = [own[place].busy_seconds for place in mine]
-            line, shade = f"{marker(index)}-", colour(index)
-            speed.plot(at, relative, line, color=shade, linewidth=1.0, gid=f"speed-{index}-{launch}")
-            busy.plot(at, seconds_busy, line, color=shade, linewidth=1.0, gid=f"busy-{index}-{launch}")
+    for order, _, spans, median in courses:
+        line, shade = f"{marker(order)}-", colour(order)
+        for launch in sorted({span.launch for span in spans}):
+            mine = [span for span in spans if span.launch == launch]
+            at = [(span.started_at - min(starts)) / seconds for span in mine]
+            relative = [span.tokens / span.busy_seconds / median for span in mine]
+            taken = [span.busy_seconds for span in mine]
+            speed.plot(at, relative, line, color=shade, linewidth=1.0, gid=f"speed-{order}-{launch}")
+            busy.plot(at, taken, line, color=shade, linewidth=1.0, gid=f"busy-{order}-{launch}")
     speed.yaxis.set_major_formatter(PercentFormatter(1.0))
     speed.yaxis.set_major_locator(MaxNLocator(5))
     speed.set_title("tokens/s, of the arm's median", loc="left")
     speed.tick_params(labelbottom=False)
     busy.set_title("busy seconds", loc="left")
-    busy.set_ylim(bottom=0.0)
+    busy.set_ylim(0.0, 1.1 * max(span.busy_seconds for course in courses for span in course.spans))
     busy.yaxis.set_major_locator(MaxNLocator(4))
     busy.set_xlabel(f"{unit} since the first request")
     busy.sharex(speed)
-    _legend(speed, entries)
+    _legend(speed, [(course.order, course.label) for course in courses])
 
 
 class _Drafted(NamedTuple):
@@ -262,15 +274,23 @@ def _whole_numbers(count: int) -> Locator:
     return MultipleLocator(1) if count <= 12 else MaxNLocator(8, integer=True)
 
 
+def _legend_columns(labels: Sequence[str]) -> int:
+    return 2 if len(labels) > 1 and max(map(len, labels)) <= 24 else 1
+
+
+def _legend_height(labels: Sequence[str]) -> float:
+    """Inches."""
+    return 0.2 * math.ceil(len(labels) / _legend_columns(labels))
+
+
 def _legend(axes: Axes, entries: Sequence[tuple[int, str]]) -> None:
     """Above the axes, outside of the data."""
-    handles = [Line2D([], [], color=colour(index), marker=marker(index)) for index, _ in entries]
-    columns = 2 if len(entries) > 1 else 1
+    labels = [label for _, label in entries]
     axes.figure.legend(
-        handles,
-        [label for _, label in entries],
+        [Line2D([], [], color=colour(index), marker=marker(index)) for index, _ in entries],
+        labels,
         loc="outside upper left",
-        ncols=columns,
+        ncols=_legend_columns(labels),
         handlelength=1.6,
         columnspacing=1.2,
     )

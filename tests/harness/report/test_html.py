@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import os
 import re
 import subprocess
@@ -18,6 +19,11 @@ from tests.harness.report import build
 
 VOID = {"meta", "br", "hr", "img", "input", "link"}
 REPORTS = [build.report, build.invalid, build.violated, build.near_tie, build.distribution, build.hostile]
+
+
+@functools.cache
+def rendered(make: Callable[[], Report]) -> str:
+    return render_html(make())
 
 
 class Page(HTMLParser):
@@ -61,7 +67,7 @@ class Page(HTMLParser):
 
 @pytest.mark.parametrize("make", REPORTS)
 def test_the_page_is_well_formed_and_needs_nothing_from_outside(make: Callable[[], Report]) -> None:
-    text = render_html(make())
+    text = rendered(make)
     page = Page(text)
     assert text.startswith("<!DOCTYPE html>\n<html")
     assert not {"script", "link", "iframe", "img", "object", "embed", "base", "form"} & set(page.tags)
@@ -77,7 +83,7 @@ def test_the_page_is_well_formed_and_needs_nothing_from_outside(make: Callable[[
 
 @pytest.mark.parametrize("make", REPORTS)
 def test_ids_are_unique_and_every_reference_inside_the_page_is_met(make: Callable[[], Report]) -> None:
-    text = render_html(make())
+    text = rendered(make)
     page = Page(text)
     ids = [value for name, value in page.attributes if name == "id"]
     assert len(ids) == len(set(ids))
@@ -109,7 +115,7 @@ def test_the_reader_in_a_hurry_meets_banner_statement_table_and_plots_in_this_or
 
 
 def test_an_invalid_run_gives_its_reasons_at_the_top_and_no_speed_anywhere() -> None:
-    text = render_html(build.invalid())
+    text = rendered(build.invalid)
     words = Page(text).words
     assert text.index("INVALID RUN.</strong>") < text.index("foreign load 62 %") < text.index("<table>")
     assert not re.search(r"\d\.\d\dx", words)
@@ -119,7 +125,7 @@ def test_an_invalid_run_gives_its_reasons_at_the_top_and_no_speed_anywhere() -> 
 
 
 def test_a_violated_run_is_red_and_its_speed_is_not_praised() -> None:
-    text = render_html(build.violated())
+    text = rendered(build.violated)
     assert '<p class="statement violated">Violated: arm stock' in text
     assert '<td class="word bad">violated (4 near ties, 27 violations)</td>' in text
     assert '<td class="word">faster</td>' in text
@@ -145,13 +151,13 @@ def test_a_violated_run_is_red_and_its_speed_is_not_praised() -> None:
     ],
 )
 def test_the_evidence_is_on_the_page(make: Callable[[], Report], expected: str) -> None:
-    assert expected in Page(render_html(make())).words
+    assert expected in Page(rendered(make)).words
 
 
 def test_hostile_text_adds_no_element_and_shows_as_text() -> None:
-    text = render_html(build.hostile())
+    text = rendered(build.hostile)
     page = Page(text)
-    assert set(page.tags) <= set(Page(render_html(build.violated())).tags) | {"strong"}
+    assert set(page.tags) <= set(Page(rendered(build.violated)).tags) | {"strong"}
     assert "<script" not in text
     assert "<script>alert(1)</script> | `tick` *bold*" in page.words
     assert "\x1b" not in text
@@ -159,7 +165,7 @@ def test_hostile_text_adds_no_element_and_shows_as_text() -> None:
 
 
 def test_a_very_wide_table_scrolls_in_its_own_container() -> None:
-    text = render_html(build.report())
+    text = rendered(build.report)
     tables_alone = re.findall(r'(<div class="scroll" tabindex="0">\n)?<table( class="facts")?>', text)
     assert tables_alone
     assert all(scroll or facts for scroll, facts in tables_alone)

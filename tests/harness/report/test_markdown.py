@@ -52,6 +52,13 @@ def test_an_invalid_run_gives_its_reasons_first_and_no_speed_anywhere() -> None:
     assert text.count("No speed is given: the run is invalid.") == 2  # categories, latency
 
 
+def test_a_hostile_reason_stays_one_item_of_the_banner() -> None:
+    text = render_markdown(build.report(status="invalid", reasons=(build.HOSTILE, "# second"), warnings=()))
+    assert not {"link_open", "html_inline", "html_block", "em_open"} & kinds(text)
+    assert sum(token.type == "list_item_open" for token in tokens(text)) == 2
+    assert sum(token.type == "heading_open" for token in tokens(text)) == 14
+
+
 def test_a_violated_run_shows_faults_and_at_most_twenty_divergences() -> None:
     text = render_markdown(build.violated())
     assert "Stops that the ids do not explain (2):" in text

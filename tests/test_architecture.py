@@ -33,6 +33,7 @@ STOREYS = (
     {"records", "paths", "progress"},
     {"plan", "storage"},
     {"protocols", "results"},
+    {"nvml", "process_tree", "telemetry_summary"},
     {"models", "tokenize", "environment", "telemetry", "folder", "audits", "stats", "measure", "load"},
     {"backends", "oracle", "report"},
     {"assemble"},

@@ -2,7 +2,8 @@
 
 Rows are the batch dimension of the kernel, the query heads that share a key head its queries. So a
 row is computed alike whatever other rows run with it, and the cache is read in place, broadcast
-over the rows.
+over the rows. How far a row reads depends on its own position only: a segment that goes over the end
+of a bucket is cut there, because a longer read can round another way even where it is masked.
 
 On the CPU each thread of torch's kernel works in its own slice of one buffer, and a matrix product in
 float32 rounds by the alignment of its operands. Queries are therefore padded to whole groups of
@@ -11,7 +12,7 @@ eight, which makes every slice a multiple of 64 bytes: which thread takes a row 
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from typing import NamedTuple
 
 import torch
@@ -25,7 +26,7 @@ QUERY_GROUP = 8
 
 
 class _Part(NamedTuple):
-    """One segment, made ready once for all layers."""
+    """Rows of one segment in one bucket, made ready once for all layers."""
 
     first: int  # row
     rows: int
@@ -51,7 +52,7 @@ class ChainAttention:
         self._pads = device.type == "cpu"
         self._parts: list[_Part] = []
         first = 0
-        for slot, start, rows in segments:
+        for slot, start, rows in _cut_at_buckets(segments, cache.bucket):
             keys, values, span = cache.visible(slot, start + rows, rows)
             index = torch.arange(span, device=device)
             hidden = index > torch.arange(start, start + rows, device=device)[:, None]
@@ -78,3 +79,11 @@ class ChainAttention:
             attended = F.scaled_dot_product_attention(grouped, keys, part.values[layer], attn_mask=part.mask)
             outputs.append(attended[:, :, :group].reshape(part.rows, -1))
         return outputs[0] if len(outputs) == 1 else torch.cat(outputs)
+
+
+def _cut_at_buckets(segments: Sequence[Segment], bucket: int) -> Iterator[Segment]:
+    for slot, start, rows in segments:
+        end = start + rows
+        for low in range(start - start % bucket, end, bucket):
+            first, last = max(low, start), min(low + bucket, end)
+            yield Segment(slot, first, last - first)

@@ -69,7 +69,11 @@ def test_a_batch_is_named() -> None:
     assert "4 blocks, batch 8" in closing_table(build.report(job=own), FOLDER)
 
 
-@pytest.mark.parametrize("report", [build.hostile()], ids=["hostile"])
+@pytest.mark.parametrize(
+    "report",
+    [build.hostile(), build.report(status="invalid", reasons=(build.HOSTILE,))],
+    ids=["names and texts", "reasons"],
+)
 def test_foreign_text_cannot_steer_the_terminal(report: Report) -> None:
     text = closing_table(report, FOLDER)
     assert all(char.isprintable() or char == "\n" for char in text)

@@ -51,6 +51,16 @@ def points(plot: Plot, name: str) -> list[tuple[float, float]]:
     return [(float(x), float(y)) for x, y in re.findall(r"[ML] (\S+) (\S+)", path)]
 
 
+def tick_place(plot: Plot, label: str) -> float:
+    """Where the mark of the horizontal tick of this label stands."""
+    for group in svg(plot).iter(f"{SVG}g"):
+        if group.get("id", "").startswith(f"{plot.name}-xtick"):
+            marks = [float(use.get("x", "nan")) for use in group.iter(f"{SVG}use")]
+            if label in ["".join(text.itertext()) for text in group.iter(f"{SVG}text")]:
+                return marks[0]
+    raise AssertionError(f"no tick {label}")
+
+
 def height(corners: Sequence[tuple[float, float]]) -> float:
     return max(y for _, y in corners) - min(y for _, y in corners)
 
@@ -94,6 +104,7 @@ def test_the_lines_are_the_acceptance_by_position() -> None:
     floor, ceiling = null[0][1], replay[0][1]
     shares = [(floor - y) / (floor - ceiling) for _, y in stock]
     assert shares == pytest.approx([0.5, 0.4, 0.25], abs=1e-4)
+    assert [x for x, _ in stock] == pytest.approx([tick_place(plot, name) for name in "123"], abs=0.01)
 
 
 def test_a_drift_shows_as_a_slope_in_every_launch_of_every_arm() -> None:
@@ -105,6 +116,8 @@ def test_a_drift_shows_as_a_slope_in_every_launch_of_every_arm() -> None:
         assert all(left[0] < right[0] and left[1] < right[1] for left, right in pairwise(line))
     for name in ids(plot, "busy-"):
         assert all(left[1] > right[1] for left, right in pairwise(points(plot, name)))
+    starts = [points(plot, f"speed-{arm}-0")[0][1] for arm in range(4)]
+    assert starts == pytest.approx([starts[0]] * 4, abs=0.01)  # each against its own median
     assert "ar, 39.1 tokens/s" in texts(plot)  # between the 6th and the 7th of twelve blocks
 
 
@@ -172,7 +185,7 @@ def test_hostile_names_are_text_and_neither_formula_nor_element() -> None:
 
 
 def test_drawing_twice_gives_equal_bytes_and_leaves_the_style_of_the_process_alone() -> None:
-    with mpl.rc_context({"font.size": 33.0, "lines.linewidth": 9.0}):
+    with mpl.rc_context({"font.size": 33.0, "axes.linewidth": 9.0}):
         strange = plots(build.report())
         assert mpl.rcParams["font.size"] == 33.0
     assert strange == plots(build.report())

@@ -7,7 +7,7 @@ fits is another model.
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from pathlib import Path
 from types import TracebackType
 from typing import Any, Self
@@ -20,6 +20,7 @@ from reference_mechanisms.errors import TargetError
 from reference_mechanisms.targets.config import read_json
 
 SINGLE = "model.safetensors"
+SUFFIX = ".safetensors"
 INDEX = "model.safetensors.index.json"
 PICKLED = ("pytorch_model.bin", "pytorch_model.bin.index.json", "consolidated.00.pth")
 PLAIN_TYPES = ("F64", "F32", "F16", "BF16")
@@ -34,15 +35,16 @@ class Checkpoint:
         Raises:
             TargetError: no safetensors, a missing or broken file, or an index that does not fit.
         """
-        self._folder = folder
+        self.folder = folder
         self._stack = contextlib.ExitStack()
         self._files: dict[str, Any] = {}  # tensor name -> open file
+        self._shards: dict[str, str] = {}  # tensor name -> file name
         self._taken: set[str] = set()
         with contextlib.ExitStack() as opening:
             opening.enter_context(self._stack)
             for name in _files(folder):
                 self._open(folder / name)
-            _check_index(folder, self._files)
+            _check_index(folder, self._shards)
             self._stack = opening.pop_all()
 
     def __enter__(self) -> Self:
@@ -66,16 +68,16 @@ class Checkpoint:
             TargetError: it is missing, has another shape, or is stored in a quantised type.
         """
         if name not in self._files:
-            raise TargetError(f"{self._folder}: tensor {name} is missing; give the complete checkpoint")
+            raise TargetError(f"{self.folder}: tensor {name} is missing; give the complete checkpoint")
         stored = self._files[name].get_slice(name)
         if tuple(stored.get_shape()) != shape:
             raise TargetError(
-                f"{self._folder}: tensor {name} has shape {tuple(stored.get_shape())}, "
+                f"{self.folder}: tensor {name} has shape {tuple(stored.get_shape())}, "
                 f"config.json asks for {shape}"
             )
         if stored.get_dtype() not in PLAIN_TYPES:
             raise TargetError(
-                f"{self._folder}: tensor {name} is stored as {stored.get_dtype()}; this engine reads "
+                f"{self.folder}: tensor {name} is stored as {stored.get_dtype()}; this engine reads "
                 f"{', '.join(PLAIN_TYPES)}, so give an unquantised checkpoint"
             )
         self._taken.add(name)
@@ -94,7 +96,7 @@ class Checkpoint:
         )
         if unused:
             raise TargetError(
-                f"{self._folder}: tensor {unused[0]} ({len(unused)} in all) has no place in this "
+                f"{self.folder}: tensor {unused[0]} ({len(unused)} in all) has no place in this "
                 "architecture; check `architectures` in config.json"
             )
 
@@ -109,6 +111,7 @@ class Checkpoint:
             if name in self._files:
                 raise TargetError(f"{path}: tensor {name} is stored twice; give one complete checkpoint")
             self._files[name] = file
+            self._shards[name] = path.name
 
 
 def _files(folder: Path) -> list[str]:
@@ -128,16 +131,18 @@ def _weight_map(folder: Path) -> dict[str, str]:
     found = read_json(folder / INDEX).get("weight_map")
     if not isinstance(found, dict) or not found or not all(isinstance(name, str) for name in found.values()):
         raise TargetError(f"{folder / INDEX}: `weight_map` must map tensor names to file names")
-    outside = next((name for name in found.values() if Path(name).name != name), None)
-    if outside is not None:
-        raise TargetError(f"{folder / INDEX}: `weight_map` names {outside!r}, which is not in the folder")
+    for name in found.values():
+        if Path(name).name != name or not name.endswith(SUFFIX) or "\0" in name:
+            raise TargetError(
+                f"{folder / INDEX}: `weight_map` names {name!r}, no {SUFFIX} file in the folder"
+            )
     return found
 
 
-def _check_index(folder: Path, stored: Iterable[str]) -> None:
+def _check_index(folder: Path, stored: Mapping[str, str]) -> None:
     if (folder / SINGLE).is_file() or not (folder / INDEX).is_file():
         return
-    wrong = sorted(set(_weight_map(folder)) ^ set(stored))
+    wrong = sorted({name for name, _ in _weight_map(folder).items() ^ stored.items()})
     if wrong:
         raise TargetError(
             f"{folder / INDEX}: `weight_map` and the shards disagree about tensor {wrong[0]}; download again"

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -13,6 +14,9 @@ from reference_mechanisms.targets.rope import RopeScaling
 
 # Architecture string -> whether queries and keys are normalised per head.
 ARCHITECTURES: Mapping[str, bool] = {"LlamaForCausalLM": False, "Qwen3ForCausalLM": True}
+
+# Where exporters write that the stored tensors are not the weights.
+QUANTISED = ("quantization_config", "compression_config")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -89,16 +93,16 @@ def parse_config(raw: Mapping[str, Any], where: str) -> LlamaConfig:
         norm_eps=_number(raw, "rms_norm_eps", where),
         rope=_rope(raw, where),
         max_positions=_count(raw, "max_position_embeddings", where),
-        tied_head=bool(raw.get("tie_word_embeddings", False)),
-        attention_bias=bool(raw.get("attention_bias", False)),
-        mlp_bias=bool(raw.get("mlp_bias", False)),
+        tied_head=_switch(raw, "tie_word_embeddings", where),
+        attention_bias=_switch(raw, "attention_bias", where),
+        mlp_bias=_switch(raw, "mlp_bias", where),
         qk_norm=qk_norm,
     )
 
 
 def _architecture(raw: Mapping[str, Any], where: str) -> str:
     named = raw.get("architectures") or []
-    if not isinstance(named, list) or len(named) != 1 or named[0] not in ARCHITECTURES:
+    if not isinstance(named, list) or len(named) != 1 or str(named[0]) not in ARCHITECTURES:
         raise TargetError(
             f"{where}: `architectures` is {named!r}; this engine runs {', '.join(sorted(ARCHITECTURES))}"
         )
@@ -109,34 +113,41 @@ def _refuse_what_changes_the_model(raw: Mapping[str, Any], where: str) -> None:
     activation = raw.get("hidden_act", "silu")
     if activation != "silu":
         raise TargetError(f"{where}: `hidden_act` is {activation!r}; this engine knows 'silu'")
-    if raw.get("use_sliding_window", False):
+    quantised = next((name for name in QUANTISED if raw.get(name) is not None), None)
+    if quantised is not None:
+        raise TargetError(f"{where}: `{quantised}` is present; give an unquantised checkpoint")
+    if _switch(raw, "use_sliding_window", where):
         raise TargetError(f"{where}: `use_sliding_window` is true; this engine has full attention only")
-    others = sorted({kind for kind in raw.get("layer_types") or [] if kind != "full_attention"})
-    if others:
-        raise TargetError(f"{where}: `layer_types` names {', '.join(others)}; this engine has full_attention")
+    kinds = raw.get("layer_types")
+    if kinds is not None and (not isinstance(kinds, list) or any(kind != "full_attention" for kind in kinds)):
+        raise TargetError(f"{where}: `layer_types` is {kinds!r}; this engine has full_attention only")
 
 
 def _rope(raw: Mapping[str, Any], where: str) -> RopeScaling:
     field = "rope_parameters" if raw.get("rope_parameters") is not None else "rope_scaling"
-    given: Mapping[str, Any] = raw.get(field) or {}
-    theta = given.get("rope_theta", raw.get("rope_theta", 10000.0))
-    kind = given.get("rope_type", given.get("type", "default"))
+    given = raw.get(field) or {}
+    if not isinstance(given, dict) or any(isinstance(value, dict) for value in given.values()):
+        raise TargetError(f"{where}: `{field}` must be one flat object for all layers, got {given!r}")
+    theta = _number({"rope_theta": 10000.0, **_present(raw), **_present(given)}, "rope_theta", where)
     at = f"{where}: `{field}`"
-    if not isinstance(theta, int | float) or theta <= 0:
-        raise TargetError(f"{at}: `rope_theta` must be a positive number, got {theta!r}")
-    if given.get("partial_rotary_factor", raw.get("partial_rotary_factor", 1.0)) != 1.0:
-        raise TargetError(f"{at}: `partial_rotary_factor` is not 1; this engine rotates whole heads")
+    for holder in (raw, given):
+        if holder.get("partial_rotary_factor") not in (None, 1):
+            raise TargetError(f"{where}: `partial_rotary_factor` is not 1; this engine rotates whole heads")
+    kind = given.get("rope_type") or given.get("type") or "default"
     if kind == "default":
-        return RopeScaling(float(theta))
+        return RopeScaling(theta)
     if kind == "linear":
-        return RopeScaling(float(theta), "linear", factor=_number(given, "factor", at))
+        return RopeScaling(theta, "linear", factor=_number(given, "factor", at))
     if kind == "llama3":
+        low, high = _number(given, "low_freq_factor", at), _number(given, "high_freq_factor", at)
+        if low >= high:
+            raise TargetError(f"{at}: `low_freq_factor` = {low} must be below `high_freq_factor` = {high}")
         return RopeScaling(
-            float(theta),
+            theta,
             "llama3",
             factor=_number(given, "factor", at),
-            low_freq_factor=_number(given, "low_freq_factor", at),
-            high_freq_factor=_number(given, "high_freq_factor", at),
+            low_freq_factor=low,
+            high_freq_factor=high,
             original_positions=_count(given, "original_max_position_embeddings", at),
         )
     raise TargetError(f"{at}: `rope_type` is {kind!r}; this engine knows default, linear, llama3")
@@ -152,6 +163,17 @@ def _count(raw: Mapping[str, Any], field: str, where: str, default: int | None =
 
 def _number(raw: Mapping[str, Any], field: str, where: str) -> float:
     value = raw.get(field)
-    if not isinstance(value, int | float) or isinstance(value, bool) or value <= 0:
+    if not isinstance(value, int | float) or isinstance(value, bool) or not 0 < value < math.inf:
         raise TargetError(f"{where}: `{field}` must be a positive number, got {value!r}")
     return float(value)
+
+
+def _switch(raw: Mapping[str, Any], field: str, where: str) -> bool:
+    value = raw.get(field, False)
+    if not isinstance(value, bool):
+        raise TargetError(f"{where}: `{field}` must be true or false, got {value!r}")
+    return value
+
+
+def _present(raw: Mapping[str, Any]) -> dict[str, Any]:
+    return {name: value for name, value in raw.items() if value is not None}

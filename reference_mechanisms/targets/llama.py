@@ -16,6 +16,7 @@ from torch.nn import functional as F
 
 from reference_mechanisms.engine.cache import KVCache
 from reference_mechanisms.engine.rows import Rows
+from reference_mechanisms.errors import TargetError
 from reference_mechanisms.targets.attention import ChainAttention
 from reference_mechanisms.targets.checkpoint import Checkpoint
 from reference_mechanisms.targets.config import LlamaConfig, read_config
@@ -66,11 +67,13 @@ class LlamaTarget:
         self._layers = [_take_layer(config, take, f"model.layers.{n}.") for n in range(config.layers)]
         self._final_norm = take("model.norm.weight", config.hidden_size)
         head = self._embedding
-        if HEAD in checkpoint:
-            stored = take(HEAD, config.vocab_size, config.hidden_size)
-            head = self._embedding if config.tied_head else stored
-        elif not config.tied_head:
-            head = take(HEAD, config.vocab_size, config.hidden_size)  # raises: it is missing
+        if HEAD in checkpoint or not config.tied_head:
+            head = take(HEAD, config.vocab_size, config.hidden_size)
+            if config.tied_head and not torch.equal(head, self._embedding):
+                raise TargetError(
+                    f"{checkpoint.folder}: config.json says `tie_word_embeddings`, but {HEAD} is stored and "
+                    f"differs from {EMBEDDING}"
+                )
         self._head = RowLinear(head)
         checkpoint.refuse_unused(RECOMPUTED)
         self._rotations = torch.empty(0)

@@ -19,7 +19,7 @@ import pytest
 import torch
 
 from harness.codec import canonical_json
-from harness.environment import collect_environment, collect_harness, sources_digest
+from harness.environment import TORCH_SETTINGS, collect_environment, collect_harness, sources_digest
 
 GIT = shutil.which("git")
 MARK = "zq7markzq7"
@@ -79,6 +79,7 @@ def test_the_machine_and_the_packages_are_told() -> None:
 def test_the_threads_and_the_build_of_torch_are_told() -> None:
     told = collect_environment()["torch"]
     assert told["threads"] == torch.get_num_threads()
+    assert set(told["build"]) <= set(TORCH_SETTINGS)
     assert told["build"]["BUILD_TYPE"] in ("Release", "RelWithDebInfo", "Debug")
     assert told["build"]["USE_CUDA"] in ("0", "1", "OFF", "ON")
 

@@ -79,9 +79,20 @@ def test_a_gpu_keeps_its_number_when_another_cannot_be_opened() -> None:
     assert reading.pids == (4, 9)
 
 
-def test_idleness_holds_no_clock_down_but_power_and_heat_do() -> None:
-    (reading,) = Nvml(Driver()).readings()
-    assert reading.slowed_by == ("power cap", "hardware thermal limit")
+@pytest.mark.parametrize(
+    ("bits", "reasons"),
+    [
+        (0x0, ()),
+        (0x1 | 0x2, ()),
+        (0x4, ("power cap",)),
+        (0x20, ("software thermal limit",)),
+        (0x8 | 0x40, ("hardware slowdown", "hardware thermal limit")),
+    ],
+    ids=["full-speed", "idle-and-chosen-clocks", "power", "software-heat", "hardware-heat"],
+)
+def test_what_holds_the_clocks_down_is_named(bits: int, reasons: tuple[str, ...]) -> None:
+    (reading,) = Nvml(Driver(nvmlDeviceGetCurrentClocksEventReasons=bits)).readings()
+    assert reading.slowed_by == reasons
 
 
 def test_older_drivers_are_asked_by_the_older_name() -> None:

@@ -46,7 +46,10 @@ class KVCache:
 
     def commit(self, slot: int, kept: int) -> None:
         """Keep the first `kept` rows that were written behind the length."""
-        self._lengths[slot] += kept
+        length = self._lengths[slot] + kept
+        if kept < 0 or length > self.capacity:
+            raise ValueError(f"cannot keep {kept} rows: {length} positions in a cache of {self.capacity}")
+        self._lengths[slot] = length
 
     def window(self, slot: int, start: int, count: int) -> tuple[Tensor, ...]:
         """Where `count` rows go, per layer: [2 x kv_heads, count, head_dim], keys before values."""

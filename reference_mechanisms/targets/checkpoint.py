@@ -70,15 +70,15 @@ class Checkpoint:
         if name not in self._files:
             raise TargetError(f"{self.folder}: tensor {name} is missing; give the complete checkpoint")
         stored = self._files[name].get_slice(name)
-        if tuple(stored.get_shape()) != shape:
-            raise TargetError(
-                f"{self.folder}: tensor {name} has shape {tuple(stored.get_shape())}, "
-                f"config.json asks for {shape}"
-            )
         if stored.get_dtype() not in PLAIN_TYPES:
             raise TargetError(
                 f"{self.folder}: tensor {name} is stored as {stored.get_dtype()}; this engine reads "
                 f"{', '.join(PLAIN_TYPES)}, so give an unquantised checkpoint"
+            )
+        if tuple(stored.get_shape()) != shape:
+            raise TargetError(
+                f"{self.folder}: tensor {name} has shape {tuple(stored.get_shape())}, "
+                f"config.json asks for {shape}"
             )
         self._taken.add(name)
         tensor: Tensor = self._files[name].get_tensor(name)

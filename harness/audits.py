@@ -15,7 +15,12 @@ from harness.records import Response
 from harness.results import Audit
 
 
-def run_audits(job: Job, responses: Sequence[Response], self_exact: bool | None) -> tuple[Audit, ...]:
+def run_audits(
+    job: Job,
+    responses: Sequence[Response],
+    self_exact: bool | None,
+    facts: Sequence[Mapping[str, Any]] = (),
+) -> tuple[Audit, ...]:
     """All audits that responses can answer.
 
     Args:
@@ -23,7 +28,10 @@ def run_audits(job: Job, responses: Sequence[Response], self_exact: bool | None)
         responses: all responses of the run.
         self_exact: whether the engine's logits were bitwise those of its `ar`. Where they were not,
             a near tie may flip an id, so the readings that demand equal ids give no verdict.
+        facts: for each launch, what each backend told of itself. One that says `seeded` promises the
+            same tokens for the same prompt and seed, in whatever batch; it is held to that.
     """
+    seeded = {name for launch in facts for name, told in launch.items() if told.get("seeded") is True}
     by_arm = {arm.name: [r for r in responses if r.arm == arm.name] for arm in job.plan.arms}
     baseline = _first_ids(by_arm[next(arm.name for arm in job.plan.arms if arm.kind == "ar")])
     audits = [_completed(responses), _usage(responses)]
@@ -32,8 +40,9 @@ def run_audits(job: Job, responses: Sequence[Response], self_exact: bool | None)
         good = [response for response in by_arm[arm.name] if response.status == "ok"]
         if arm.kind != "ar":
             audits.append(speculation_on(arm, good))
-        if job.plan.sampling.greedy and good:
+        if good and (job.plan.sampling.greedy or arm.backend in seeded):
             audits.append(_repeatable(arm, good))
+        if job.plan.sampling.greedy and good:
             if arm.kind == "null":
                 audits += [null_reading(arm, good), _unless(strict, _same_ids(arm, good, baseline))]
             if arm.kind == "replay":

@@ -8,12 +8,16 @@ from __future__ import annotations
 
 import argparse
 import sys
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from importlib import metadata
 from pathlib import Path
-from typing import NoReturn
+from typing import TYPE_CHECKING, NoReturn
 
 from harness.errors import EXIT_INVALID, EXIT_OK, EXIT_USAGE, EXIT_VIOLATED, HarnessError
+
+if TYPE_CHECKING:
+    from harness.plan import Job
+    from harness.records import Prompt, PromptLine, PromptSet
 
 EPILOG = "exit codes: 0 ok, 1 violated or gate failed, 2 invalid run, 3 usage"
 
@@ -71,18 +75,12 @@ def _add_run(commands: argparse._SubParsersAction[_Parser]) -> None:
 
 
 def _run(options: argparse.Namespace) -> int:
-    from sealed_evals.load import load_set  # noqa: PLC0415
-
     from harness.plan import load_job  # noqa: PLC0415 - commands load only what they need
     from harness.progress import RichReporter  # noqa: PLC0415
-    from harness.run import calibration_spec, execute, without  # noqa: PLC0415
+    from harness.run import execute  # noqa: PLC0415
 
     job = load_job(options.plan)
-    evals_dir = _evals_dir(options.evals_dir)
-    seed = job.plan.measure.seed
-    sets = tuple(load_set(spec, evals_dir=evals_dir, seed=seed) for spec in job.plan.sets)
-    spec = calibration_spec(job)
-    calibration = without(load_set(spec, evals_dir=evals_dir, seed=seed), sets)
+    sets, calibration = _prompts(job, options.evals_dir)
     out = options.out or Path("reports") / job.plan.name
     with RichReporter() as reporter:
         report, closing = execute(
@@ -107,15 +105,22 @@ def _add_check(commands: argparse._SubParsersAction[_Parser]) -> None:
         "check", help="force the stored ids of a report through stock again and re-derive its claims"
     )
     check.add_argument("report", type=Path, metavar="REPORT_DIR")
+    check.add_argument("--evals-dir", type=Path, help="folder with the original evaluation files")
     check.set_defaults(run=_check)
 
 
 def _check(options: argparse.Namespace) -> int:
     from harness.oracle.check import check_report  # noqa: PLC0415
+    from harness.oracle.stored import load_run  # noqa: PLC0415
     from harness.progress import RichReporter  # noqa: PLC0415
 
+    stored = load_run(options.report)
+    sets, calibration = _prompts(stored.job, options.evals_dir)
     with RichReporter() as reporter:
-        problems = check_report(options.report, reporter)
+        problems = [
+            *_foreign_prompts(stored.prompts, sets),
+            *check_report(options.report, reporter, calibration),
+        ]
     for problem in problems:
         print(problem)
     if problems:
@@ -123,6 +128,24 @@ def _check(options: argparse.Namespace) -> int:
         return EXIT_VIOLATED
     print(f"ok: {options.report}: every stored token forced through stock again, every claim re-derived")
     return EXIT_OK
+
+
+def _foreign_prompts(stored: Sequence[PromptLine], sets: Sequence[PromptSet]) -> Iterator[str]:
+    """The prompts of the folder are those that the plan draws from the pinned sets."""
+    drawn = {prompt.prompt_id: prompt for prompt_set in sets for prompt in prompt_set.prompts}
+    for line in stored:
+        if drawn.get(line.prompt.prompt_id) != line.prompt:
+            yield f"prompts.jsonl: {line.prompt.prompt_id} is not a prompt that the plan draws from its sets"
+
+
+def _prompts(job: Job, evals_dir: Path | None) -> tuple[tuple[PromptSet, ...], tuple[Prompt, ...]]:
+    """The sets a job draws, verified, and prompts beside them for stock's own noise."""
+    from harness.run import calibration_spec, without  # noqa: PLC0415
+    from sealed_evals.load import load_set  # noqa: PLC0415
+
+    folder, seed = _evals_dir(evals_dir), job.plan.measure.seed
+    sets = tuple(load_set(spec, evals_dir=folder, seed=seed) for spec in job.plan.sets)
+    return sets, without(load_set(calibration_spec(job), evals_dir=folder, seed=seed), sets)
 
 
 def _add_explain(commands: argparse._SubParsersAction[_Parser]) -> None:

@@ -6,10 +6,14 @@ the sets in, so that this package needs to know none of the others.
 
 from __future__ import annotations
 
+import datetime
+import shlex
 import time
-from collections.abc import Sequence
+from collections.abc import Container, Iterator, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
+
+import msgspec
 
 from harness import folder as run_folder
 from harness.assemble import Evidence, assemble
@@ -25,7 +29,7 @@ from harness.records import Prompt, PromptLine, PromptSet, Response
 from harness.report.build import write_report
 from harness.report.console import closing_table
 from harness.results import Report
-from harness.storage import locked, write_lines
+from harness.storage import file_digest, locked, write_lines
 from harness.telemetry import Telemetry
 from harness.tokenize import PromptTokenizer
 
@@ -41,8 +45,11 @@ class Measured(NamedTuple):
 def calibration_spec(job: Job) -> SetSpec:
     """The draw that holds the run's rows of the calibration set and as many more as are needed."""
     oracle = job.plan.oracle
-    used = sum(spec.count for spec in job.plan.sets if spec.name == oracle.calibration_set)
-    return SetSpec(name=oracle.calibration_set, count=used + oracle.calibration_prompts)
+    drawn = [spec for spec in job.plan.sets if spec.name == oracle.calibration_set]
+    count = sum(spec.count for spec in drawn) + oracle.calibration_prompts
+    if drawn:  # the user's own file, too, can give both
+        return msgspec.structs.replace(drawn[0], count=count)
+    return SetSpec(name=oracle.calibration_set, count=count)
 
 
 def without(calibration: PromptSet, sets: Sequence[PromptSet]) -> tuple[Prompt, ...]:
@@ -92,25 +99,26 @@ def execute(
         except KeyboardInterrupt:
             raise InvalidRun(
                 f"interrupted; finished blocks are kept in {folder.partial}; "
-                f"continue with: specpilot-harness run {job.plan.name} --out {out} --resume"
+                f"continue with: {resuming(command)}"
             ) from None
         write_lines(folder.responses, measured.responses)
-        report = assemble(
-            Evidence(
-                job=job,
-                sets=tuple(sets),
-                prompts=prompts,
-                responses=measured.responses,
-                facts=measured.facts,
-                judged=judged,
-                windows=measured.windows,
-                telemetry=telemetry,
-                model=model,
-                tokenizer=tokenizer,
-                folder=folder,
-                command=tuple(command),
-            )
+        foreign = telemetry.foreign_by_block(measured.windows)
+        evidence = Evidence(
+            job=job,
+            sets=tuple(sets),
+            prompts=prompts,
+            responses=measured.responses,
+            facts=measured.facts,
+            judged=judged,
+            foreign=foreign,
+            telemetry=telemetry.summary(measured.windows),
+            model=model,
+            tokenizer=tokenizer.describe(),
+            files={path.name: file_digest(path) for path in (folder.prompts, folder.responses)},
+            command=tuple(command),
+            warnings=(*tokenizer.warnings, *_unwatched(job, foreign)),
         )
+        report = assemble(evidence, datetime.datetime.now(datetime.UTC))
         write_report(report, folder)
         run_folder.finish(folder)
     return report, closing_table(report, folder)
@@ -141,6 +149,25 @@ def tokenise(job: Job, sets: Sequence[PromptSet], tokenizer: PromptTokenizer) ->
     if repeated:
         raise InvalidRun(f"prompt ids appear twice in this run: {sorted(repeated)[:3]}")
     return lines
+
+
+def resuming(command: Sequence[str]) -> str:
+    """The command that continues an interrupted run."""
+    kept = [word for word in command if word not in ("--overwrite", "--resume")]
+    return shlex.join([*kept, "--resume"])
+
+
+def _unwatched(job: Job, watched: Container[str]) -> Iterator[str]:
+    """Blocks measured by an earlier process, while nobody looked at the load of the machine."""
+    measure = job.plan.measure
+    names = [
+        f"launch {launch} block {block}"
+        for launch in range(measure.launches)
+        for block in range(measure.blocks)
+    ]
+    missing = [name for name in names if name not in watched]
+    if missing:
+        yield f"foreign load was not watched in {', '.join(missing)}: measured before the run was resumed"
 
 
 def _measure(job: Job, folder: RunFolder, prompts: Sequence[PromptLine], reporter: Reporter) -> Measured:

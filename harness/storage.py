@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import contextlib
 import fcntl
+import hashlib
 import os
 import tempfile
 from collections.abc import Iterable, Iterator
@@ -113,3 +114,9 @@ def locked(folder: Path) -> Iterator[None]:
                 f"{folder} is in use by another run; wait for it or choose another --out"
             ) from None
         yield
+
+
+def file_digest(path: Path) -> str:
+    """sha256 (hex) of a file's bytes."""
+    with path.open("rb") as file:
+        return hashlib.file_digest(file, "sha256").hexdigest()

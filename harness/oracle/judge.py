@@ -203,14 +203,21 @@ def common_length(left: Sequence[int], right: Sequence[int]) -> int:
 
 
 def _self_exact(job: Job, own: Sequence[Response], baseline: Sequence[Response]) -> bool | None:
-    """Whether the engine's logits were bitwise those of its own `ar`, prompt by prompt."""
+    """Whether the engine's logits were bitwise those of its own `ar`, prompt by prompt.
+
+    Above temperature 0 outputs may rightly differ, and then their logits cannot be compared.
+    """
     hashes: dict[str, set[str]] = {}
     for response in (*own, *baseline):
         if response.logits_sha256 is None:
             return None
         hashes.setdefault(response.prompt_id, set()).add(response.logits_sha256)
     covered = {response.prompt_id for response in own} <= {response.prompt_id for response in baseline}
-    if not job.plan.sampling.greedy or not own or not covered:
+    if not own or not covered:
+        return None
+    if not job.plan.sampling.greedy and len({key_of(response) for response in (*own, *baseline)}) > len(
+        {response.prompt_id for response in (*own, *baseline)}
+    ):
         return None
     return all(len(hashes[response.prompt_id]) == 1 for response in own)
 

@@ -11,7 +11,7 @@ import sys
 from collections.abc import Iterator, Sequence
 from importlib import metadata
 from pathlib import Path
-from typing import TYPE_CHECKING, NoReturn
+from typing import TYPE_CHECKING, Any, NoReturn
 
 from harness.errors import EXIT_INVALID, EXIT_OK, EXIT_USAGE, EXIT_VIOLATED, HarnessError
 
@@ -23,7 +23,10 @@ EPILOG = "exit codes: 0 ok, 1 violated or gate failed, 2 invalid run, 3 usage"
 
 
 class _Parser(argparse.ArgumentParser):
-    """argparse with the house's exit code for a wrong call."""
+    """argparse with the house's exit code for a wrong call, and no guessing of shortened options."""
+
+    def __init__(self, **options: Any) -> None:
+        super().__init__(**{"allow_abbrev": False, **options})
 
     def error(self, message: str) -> NoReturn:
         self.print_usage(sys.stderr)

@@ -26,7 +26,8 @@ def _install(session: nox.Session, *extras: str) -> None:
 def reproduce_cpu(session: nox.Session) -> None:
     """Run the main job on this machine's CPU (about 10 minutes); writes reports/reproduce-cpu/."""
     _install(session)
-    session.run("specpilot-harness", "run", "reproduce-cpu", "--out", "reports/reproduce-cpu", *(session.posargs or ["--overwrite"]))
+    options = session.posargs or ["--overwrite"]
+    session.run("specpilot-harness", "run", "reproduce-cpu", "--out", "reports/reproduce-cpu", *options)
 
 
 @nox.session
@@ -82,6 +83,6 @@ def wheel(session: nox.Session) -> None:
 _INSTALL_WHEEL = """
 import pathlib, subprocess, sys
 wheels = sorted(pathlib.Path(sys.argv[1]).glob("*.whl"))
-subprocess.run([sys.executable, "-m", "pip", "install", "--force-reinstall", "--no-deps", str(wheels[-1])], check=True)
-subprocess.run([sys.executable, "-m", "pip", "install", sys.argv[2], str(wheels[-1])], check=True)
+pip = [sys.executable, "-m", "pip", "install"]
+subprocess.run([*pip, sys.argv[2], str(wheels[-1])], check=True)
 """

@@ -65,6 +65,7 @@ TARGET = """
 schema = "deployment/1"
 name = "tiny"
 device = "cpu"
+threads = 1
 context_length = 96
 
 [target]
@@ -195,8 +196,8 @@ def test_a_changed_byte_in_a_pinned_file_names_both_hashes(desk: Desk, said: Say
         pytest.skip("SPECPILOT_EVALS_DIR names no folder of original files")
     original = next(path for path in Path(given).rglob("*") if "mbpp" in path.name.lower() and path.is_file())
     folder = tmp_path / "evals"
-    folder.mkdir()
-    spoiled = folder / original.name
+    spoiled = folder / original.relative_to(given)
+    spoiled.parent.mkdir(parents=True)
     shutil.copyfile(original, spoiled)
     data = bytearray(spoiled.read_bytes())
     data[len(data) // 2] ^= 1

@@ -50,7 +50,7 @@ class Stage:
         self.tokenizer = PromptTokenizer(self.model)
         self.outputs = self._outputs()
         (root / "target.toml").write_text(
-            f'schema = "deployment/1"\nname = "tiny"\ndevice = "cpu"\ncontext_length = 160\n'
+            f'schema = "deployment/1"\nname = "tiny"\ndevice = "cpu"\ncontext_length = 160\nthreads = 1\n'
             f'[target]\npath = "{self.model}"\ndtype = "float32"\n'
         )
 

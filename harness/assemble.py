@@ -21,6 +21,7 @@ from harness.results import (
     Report,
     SetSummary,
 )
+from harness.server_audits import server_audits, server_warnings
 from harness.stats.summary import ArmSpeed, summarise_arms
 
 
@@ -71,7 +72,10 @@ def assemble(evidence: Evidence, now: datetime.datetime) -> Report:
         sampling_effective=_effective_sampling(evidence),
         arms=arms,
         losslessness=judged.overall,
-        audits=run_audits(job, responses, judged.overall.self_exact, evidence.facts),
+        audits=(
+            *run_audits(job, responses, judged.overall.self_exact, evidence.facts),
+            *server_audits(job, responses, evidence.facts),
+        ),
         timeline=_timeline(job, responses),
         telemetry=dict(evidence.telemetry),
         warnings=_warnings(evidence, () if reasons else speeds.warnings),
@@ -99,6 +103,7 @@ def _arm_result(job: Job, name: str, speed: ArmSpeed, evidence: Evidence, *, val
         acceptance_length=None if speed.acceptance is None else speed.acceptance.length,
         acceptance=speed.acceptance,
         latency=speed.latency if valid else None,
+        load=speed.load if valid else None,
         losslessness=evidence.judged.arms.get(name),
     )
 
@@ -167,7 +172,8 @@ def _timeline(job: Job, responses: Sequence[Response]) -> tuple[BlockSpan, ...]:
 
 def _warnings(evidence: Evidence, of_speeds: Sequence[str]) -> tuple[str, ...]:
     """Each once; what speaks of speeds is left out of an invalid run."""
-    return tuple(dict.fromkeys((*evidence.warnings, *_plan_warnings(evidence.job), *of_speeds)))
+    told = (*evidence.warnings, *server_warnings(evidence.responses), *_plan_warnings(evidence.job))
+    return tuple(dict.fromkeys((*told, *of_speeds)))
 
 
 def _plan_warnings(job: Job) -> list[str]:

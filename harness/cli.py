@@ -13,11 +13,12 @@ from importlib import metadata
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NoReturn
 
-from harness.errors import EXIT_INVALID, EXIT_OK, EXIT_USAGE, EXIT_VIOLATED, HarnessError
+from harness.errors import EXIT_INVALID, EXIT_OK, EXIT_USAGE, EXIT_VIOLATED, HarnessError, UsageError
 
 if TYPE_CHECKING:
     from harness.plan import Job
     from harness.records import Prompt, PromptLine, PromptSet
+    from harness.results import Report
 
 EPILOG = "exit codes: 0 ok, 1 violated or gate failed, 2 invalid run, 3 usage"
 
@@ -59,6 +60,7 @@ def build_parser() -> argparse.ArgumentParser:
     parser.add_argument("--version", action="version", version=version)
     commands = parser.add_subparsers(metavar="COMMAND", required=True, parser_class=_Parser)
     _add_run(commands)
+    _add_compare(commands)
     _add_check(commands)
     _add_explain(commands)
     _add_schema(commands)
@@ -96,11 +98,111 @@ def _run(options: argparse.Namespace) -> int:
             mode="resume" if options.resume else "overwrite" if options.overwrite else "new",
         )
     print(closing)
+    return _code(report)
+
+
+def _code(report: Report) -> int:
+    """How a run ends."""
     if report.status == "invalid":
         return EXIT_INVALID
     failed_audit = any(audit.passed is False for audit in report.audits)
     violated = report.losslessness is None or report.losslessness.stock_verdict == "violated"
     return EXIT_VIOLATED if violated or failed_audit else EXIT_OK
+
+
+def _add_compare(commands: argparse._SubParsersAction[_Parser]) -> None:
+    compare = commands.add_parser(
+        "compare", help="compare two OpenAI-compatible servers on the same prompts, token by token"
+    )
+    add = compare.add_argument
+    add("--stock", required=True, metavar="URL", help="server whose output defines correctness")
+    add("--candidate", required=True, metavar="URL", help="server under test")
+    add("--ar", metavar="URL", help="autoregressive server; the baseline, if given (else stock is)")
+    add("--prompts", required=True, metavar="FILE|SET", help="JSONL file of your own, or a set's name")
+    add("--field", default="prompt", help="field of the file that holds the prompt (default: %(default)s)")
+    add("--count", type=int, default=24, help="prompts to draw (default: %(default)s)")
+    add("--max-tokens", type=int, default=128, help="output tokens a request (default: %(default)s)")
+    add("--temperature", type=float, default=0.0)
+    add("--seed", type=int, default=0, help="of sampling, schedule and arrivals")
+    add("--stop", action="append", default=[], metavar="TEXT", help="stop string; may be given often")
+    add("--ignore-eos", action="store_true", help="run to max-tokens; the result is a system figure")
+    add("--model", metavar="FOLDER|NAME@REVISION", help="tokenizer and configuration (default: ask stock)")
+    add("--served-model", metavar="NAME", help="name of the model on the servers, if they have several")
+    add("--force", choices=("server", "transformers"), default="server", help="what forces the tokens")
+    add("--dtype", default="bfloat16", help="of --force transformers (default: %(default)s)")
+    add("--launches", type=int, default=1, help="fresh client processes (default: %(default)s)")
+    add("--blocks", type=int, default=4, help="passes over all prompts and arms (default: %(default)s)")
+    add("--concurrency", type=int, default=1, help="requests in flight (default: %(default)s)")
+    add("--request-rate", type=float, default=0.0, metavar="R", help="requests a second, Poisson; 0 is off")
+    add("--ttft-ms", type=float, help="goodput limit: time to first token")
+    add("--tpot-ms", type=float, help="goodput limit: time per output token")
+    add("--e2e-ms", type=float, help="goodput limit: whole request")
+    add("--timeout", type=float, default=600.0, metavar="S", help="a slower request has failed")
+    add("--calibration-set", default="embedded", help="set for stock's own noise (default: %(default)s)")
+    add("--out", type=Path, default=Path("reports/compare"), help="run folder (default: %(default)s)")
+    add("--evals-dir", type=Path, help="folder with the original evaluation files")
+    which = compare.add_mutually_exclusive_group()
+    which.add_argument("--resume", action="store_true", help="continue an unfinished comparison")
+    which.add_argument("--overwrite", action="store_true", help="remove what an earlier run left in --out")
+    compare.set_defaults(run=_compare)
+
+
+def _compare(options: argparse.Namespace) -> int:
+    from harness.compare import Comparison, comparison_job  # noqa: PLC0415
+    from harness.load.capabilities import ask, normalise  # noqa: PLC0415
+    from harness.plan import ArmKind, StatsSpec  # noqa: PLC0415
+    from harness.progress import RichReporter  # noqa: PLC0415
+    from harness.records import Sampling  # noqa: PLC0415
+    from harness.run import execute  # noqa: PLC0415
+
+    urls: dict[ArmKind, str | None] = {
+        "ar": options.ar,
+        "stock": options.stock,
+        "candidate": options.candidate,
+    }
+    try:
+        sampling = Sampling(
+            max_tokens=options.max_tokens,
+            temperature=options.temperature,
+            seed=options.seed,
+            stop=tuple(options.stop),
+            ignore_eos=options.ignore_eos,
+        )
+        wanted = Comparison(
+            urls={kind: url for kind, url in urls.items() if url is not None},
+            prompts=options.prompts,
+            field=options.field,
+            count=options.count,
+            sampling=sampling,
+            model=options.model,
+            served=options.served_model,
+            force=options.force,
+            dtype=options.dtype,
+            launches=options.launches,
+            blocks=options.blocks,
+            concurrency=options.concurrency,
+            request_rate=options.request_rate,
+            seed=options.seed,
+            timeout_s=options.timeout,
+            calibration_set=options.calibration_set,
+            stats=StatsSpec(ttft_ms=options.ttft_ms, tpot_ms=options.tpot_ms, e2e_ms=options.e2e_ms),
+        )
+        job = comparison_job(wanted, ask(normalise(options.stock), options.served_model))
+    except ValueError as error:  # a record refused a value: the message names the field
+        raise UsageError(str(error)) from None
+    sets, calibration = _prompts(job, options.evals_dir)
+    with RichReporter() as reporter:
+        report, closing = execute(
+            job,
+            sets,
+            calibration,
+            options.out,
+            reporter,
+            command=("specpilot-harness", *sys.argv[1:]),
+            mode="resume" if options.resume else "overwrite" if options.overwrite else "new",
+        )
+    print(closing)
+    return _code(report)
 
 
 def _add_check(commands: argparse._SubParsersAction[_Parser]) -> None:

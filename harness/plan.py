@@ -29,6 +29,7 @@ class ModelSpec(Record, frozen=True):
     revision: str | None = None  # of the hub repository; required with `hub`
     sha256: str | None = None  # of the weights (see harness.models.weights_digest)
     dtype: Literal["bfloat16", "float32", "float64", "float16"] = "bfloat16"
+    remote: bool = False  # the weights live behind a server: only tokenizer and configuration are read
 
     def __post_init__(self) -> None:
         """Hold that the source is one and complete."""
@@ -36,6 +37,8 @@ class ModelSpec(Record, frozen=True):
             raise ValueError("give exactly one of `path`, `package` and `hub`")
         if self.hub is not None and self.revision is None:
             raise ValueError("`hub` needs a pinned `revision`")
+        if self.remote and self.sha256 is not None:
+            raise ValueError("`remote` weights cannot be hashed from here; leave `sha256` out")
 
 
 class Deployment(Record, frozen=True):
@@ -44,11 +47,12 @@ class Deployment(Record, frozen=True):
     schema: Literal["deployment/1"]
     name: str
     target: ModelSpec
-    device: Literal["cpu", "cuda"]
+    device: Literal["cpu", "cuda", "remote"]  # remote: servers run the arms
     context_length: int  # tokens: prompt plus output
     weights_format: Literal["bf16", "weight12"] = "bf16"
     gpu: str | None = None  # the name the driver gives; another GPU makes the run invalid
     threads: int | None = None  # CPU threads; None takes what torch takes
+    stock_url: str | None = None  # a server that forces tokens, for the scorer `server_scorer`
 
 
 class SetSpec(Record, frozen=True):
@@ -110,6 +114,9 @@ class StatsSpec(Record, frozen=True):
     resamples: int = 4000
     equivalence_margin: float = 0.02
     seed: int = 0
+    ttft_ms: float | None = None  # limits that a good request meets; for goodput
+    tpot_ms: float | None = None
+    e2e_ms: float | None = None
 
 
 class Plan(Record, frozen=True):
@@ -135,8 +142,12 @@ class Plan(Record, frozen=True):
         names = [arm.name for arm in self.arms]
         if len(set(names)) != len(names):
             raise ValueError(f"`arms` holds a name twice: {names}")
-        if sum(arm.kind == "ar" for arm in self.arms) != 1:
-            raise ValueError("`arms` needs exactly one arm of kind 'ar': the baseline of every speedup")
+        kinds = [arm.kind for arm in self.arms]
+        if kinds.count("ar") != 1 and not (kinds.count("ar") == 0 and kinds.count("stock") == 1):
+            raise ValueError(
+                "`arms` needs exactly one arm of kind 'ar', or none and exactly one of kind 'stock': "
+                "the baseline of every speedup"
+            )
         if len({(s.name, s.path) for s in self.sets}) != len(self.sets):
             raise ValueError("`sets` names a set twice; raise its `count` instead")
 
@@ -148,6 +159,12 @@ class Plan(Record, frozen=True):
         if self.sampling.ignore_eos:
             return "system"
         return "exact-greedy" if self.sampling.greedy else "distribution"
+
+    @property
+    def baseline(self) -> ArmSpec:
+        """What every speedup is over: the arm of kind "ar", else that of kind "stock"."""
+        kind = "ar" if any(arm.kind == "ar" for arm in self.arms) else "stock"
+        return next(arm for arm in self.arms if arm.kind == kind)
 
     def arm(self, name: str) -> ArmSpec:
         """The arm of that name."""

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import importlib
 from collections.abc import Callable, Iterator, Sequence
-from typing import Any, Protocol
+from typing import Any, Protocol, runtime_checkable
 
 import numpy as np
 import numpy.typing as npt
@@ -16,7 +16,7 @@ import numpy.typing as npt
 from harness.codec import Record
 from harness.errors import UsageError
 from harness.plan import ArmSpec, Deployment
-from harness.records import DecodeRequest, StepEvent
+from harness.records import Chunk, DecodeRequest, FinishReason, StepEvent
 
 
 class Session(Protocol):
@@ -48,10 +48,50 @@ class Session(Protocol):
         ...
 
 
+class Exchange(Record, frozen=True):
+    """One request over a network and all that came back, stamped by the instrument's own client."""
+
+    sent_ns: int  # since the batch began
+    end_ns: int  # since the request was first sent: last token or finish reason, or the failure
+    token_ids: tuple[int, ...] = ()
+    chunks: tuple[Chunk, ...] = ()
+    text: str | None = None
+    finish_reason: FinishReason | None = None
+    stop_reason: int | str | None = None
+    usage_tokens: int | None = None
+    retokenised: bool = False
+    refusals: int = 0
+    error: str | None = None  # None only for a stream that ended well
+
+
+@runtime_checkable
+class ServerSession(Protocol):
+    """A session whose arms are servers: requests overlap, so the client stamps times itself.
+
+    The client is the harness's own and runs in the measurer's process; the server does not.
+    """
+
+    def describe(self) -> dict[str, Any]:
+        """See `Session.describe`; `arms` holds what each server said, and its counters since `prepare`."""
+        ...
+
+    def prepare(self, arm: str, requests: Sequence[DecodeRequest]) -> None:
+        """See `Session.prepare`."""
+        ...
+
+    def exchange(self, arm: str, requests: Sequence[DecodeRequest], clock: Clock) -> list[Exchange]:
+        """Send the requests and follow every stream to its end; one exchange each, in order."""
+        ...
+
+    def close(self) -> None:
+        """See `Session.close`."""
+        ...
+
+
 class SessionFactory(Protocol):
     """What a backend's ``module:function`` must be."""
 
-    def __call__(self, deployment: Deployment, arms: Sequence[ArmSpec]) -> Session:
+    def __call__(self, deployment: Deployment, arms: Sequence[ArmSpec]) -> Session | ServerSession:
         """Load what the arms need.
 
         Raises:

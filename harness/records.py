@@ -116,6 +116,13 @@ class DecodeStep(Record, frozen=True, array_like=True):
             raise ValueError(f"emitted {emitted} tokens with {accepted} accepted")
 
 
+class Chunk(Record, frozen=True, array_like=True):
+    """Tokens that arrived together over a network: [tokens, at_ns]. Says nothing of verify steps."""
+
+    num_tokens: int
+    at_ns: int  # measurer's monotonic clock, since the request was sent
+
+
 class Response(Record, frozen=True):
     """One timed response: the ids that were emitted and when, as the measurer saw them."""
 
@@ -135,7 +142,12 @@ class Response(Record, frozen=True):
     prefill_tokens: int = 0  # tokens emitted by the prefill: 1, or 0 when it failed
     first_token_ns: int | None = None  # since the request was sent
     end_ns: int | None = None  # since the request was sent
-    steps: tuple[DecodeStep, ...] = ()
+    steps: tuple[DecodeStep, ...] = ()  # where the engine tells them
+    chunks: tuple[Chunk, ...] = ()  # from a server, which does not
+    sent_ns: int = 0  # since its batch began: requests of a load are not all sent at once
+    usage_tokens: int | None = None  # what the server says it emitted; counted nowhere
+    retokenised: bool = False  # the server gave text only, and the ids are the tokenizer's
+    refusals: int = 0  # times a server answered 429 or 503 first; the waiting counts
     logits_sha256: str | None = None  # of the raw target logits at every emitted position
 
     def __post_init__(self) -> None:
@@ -146,7 +158,10 @@ class Response(Record, frozen=True):
             if not self.error:
                 raise ValueError("a failed response says why")
             return
+        if self.chunks and (self.steps or self.prefill_tokens):
+            raise ValueError("a response has verify steps or chunks, not both")
         emitted = self.prefill_tokens + sum(step.num_emitted_tokens for step in self.steps)
+        emitted += sum(chunk.num_tokens for chunk in self.chunks)
         if emitted != len(self.token_ids):
             raise ValueError(f"steps emitted {emitted} tokens, token_ids holds {len(self.token_ids)}")
         if self.first_token_ns is None or self.end_ns is None or self.finish_reason is None:

@@ -71,6 +71,21 @@ class Latency(Record, frozen=True):
     e2e_p90: float
 
 
+class Load(Record, frozen=True):
+    """A server under load; latencies in milliseconds."""
+
+    wall_seconds: float  # summed over request sets, first request sent to last answer
+    output_tokens_per_second: float  # emitted tokens, counted by ids, over the wall time
+    requests_per_second: float  # that succeeded
+    icl_median: float | None  # gap between chunks; says nothing of tokens
+    icl_p99: float | None
+    chunks: int
+    refusals: int  # answers 429 or 503 before a request was served
+    failed: int
+    late: int | None  # failed, or beyond a limit; None without limits
+    goodput: float | None  # requests a second within every limit
+
+
 class ArmLosslessness(Record, frozen=True):
     """The oracle's verdict on one arm."""
 
@@ -104,6 +119,7 @@ class ArmResult(Record, frozen=True):
     acceptance: Acceptance | None
     latency: Latency | None
     losslessness: ArmLosslessness | None
+    load: Load | None = None  # of an arm that a server runs
 
 
 class Margin(Record, frozen=True):

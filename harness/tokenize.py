@@ -82,6 +82,16 @@ class PromptTokenizer:
             ) from None
         return tuple(self._tokenizer(rendered, add_special_tokens=False)["input_ids"])
 
+    def encode_text(self, text: str) -> tuple[int, ...]:
+        """Token ids of text as it stands: no template, nothing added; special tokens are recognised."""
+        return tuple(self._tokenizer(text, add_special_tokens=False)["input_ids"])
+
+    @property
+    def eos_token_id(self) -> int | None:
+        """What the tokenizer itself calls the end of an output."""
+        found: int | None = self._tokenizer.eos_token_id
+        return found
+
     def decode(self, token_ids: Sequence[int]) -> str:
         """Visible text of emitted tokens: special tokens left out, white space as it is."""
         text: str = self._tokenizer.decode(

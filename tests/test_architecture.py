@@ -34,9 +34,10 @@ STOREYS = (
     {"plan", "storage"},
     {"protocols", "results"},
     {"nvml", "process_tree", "telemetry_summary"},
-    {"models", "tokenize", "environment", "telemetry", "folder", "audits", "stats", "measure", "load"},
+    {"models", "tokenize", "environment", "telemetry", "folder", "stats", "measure", "load"},
+    {"audits", "server_audits"},
     {"backends", "oracle", "report"},
-    {"assemble"},
+    {"assemble", "compare"},
     {"run"},
     {"cli"},
 )

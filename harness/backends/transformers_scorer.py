@@ -45,7 +45,10 @@ def open_scorer(deployment: Deployment) -> TransformersScorer:
         raise InvalidRun(f"deployment {deployment.name} needs a CUDA device and none is visible")
     if deployment.threads is not None:
         torch.set_num_threads(deployment.threads)
-    return TransformersScorer(model, dtype=deployment.target.dtype, device=deployment.device)
+    device: str = deployment.device
+    if device == "remote":  # servers run the arms; stock runs here, on what this machine has
+        device = "cuda" if torch.cuda.is_available() else "cpu"
+    return TransformersScorer(model, dtype=deployment.target.dtype, device=device)
 
 
 class TransformersScorer:

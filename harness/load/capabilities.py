@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from typing import Any
+from typing import Any, NamedTuple
 from urllib.error import HTTPError, URLError
 from urllib.request import Request, urlopen
 
@@ -43,7 +43,8 @@ def ask(base: str, model: str | None = None) -> Capabilities:
     Raises:
         UsageError: no server, no such model, or several and none named.
     """
-    names = _models(base)
+    served = _models(base)
+    names = list(served)
     if model is None:
         if len(names) != 1:
             raise UsageError(f"{base} serves {len(names)} models ({', '.join(names)}); name one with --model")
@@ -56,6 +57,8 @@ def ask(base: str, model: str | None = None) -> Capabilities:
         version=str(version["version"]) if isinstance(version, dict) and "version" in version else None,
         fields=_fields(_json(get(f"{base}/openapi.json"))),
         metrics=counters(base) is not None,
+        max_model_len=served[model].max_model_len,
+        root=served[model].root,
     )
 
 
@@ -75,15 +78,28 @@ def normalise(url: str) -> str:
     return url.rstrip("/").removesuffix("/v1").rstrip("/")
 
 
-def _models(base: str) -> list[str]:
+class _Served(NamedTuple):
+    max_model_len: int | None
+    root: str | None
+
+
+def _models(base: str) -> dict[str, _Served]:
+    """What /v1/models says, by name of the model."""
     listed = _json(get(f"{base}/v1/models"))
     try:
-        names = [str(entry["id"]) for entry in listed["data"]]
-    except (KeyError, TypeError):
+        found = {str(entry["id"]): _served(entry) for entry in listed["data"]}
+    except (KeyError, TypeError, AttributeError):
         raise BackendError(f"{base}/v1/models is not an OpenAI-compatible model list") from None
-    if not names:
+    if not found:
         raise BackendError(f"{base} serves no model")
-    return names
+    return found
+
+
+def _served(entry: Any) -> _Served:
+    length, root = entry.get("max_model_len"), entry.get("root")
+    return _Served(
+        length if isinstance(length, int) and length > 0 else None, root if isinstance(root, str) else None
+    )
 
 
 def _fields(openapi: Any) -> tuple[str, ...]:

@@ -28,7 +28,7 @@ class TimedChunk:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Exchange:
+class Reply:
     """One request and all that came back. `error` is None only for a stream that ended well."""
 
     sent_ns: int  # since the load began
@@ -43,11 +43,11 @@ class Exchange:
 
 async def exchange(
     http: aiohttp.ClientSession, url: str, body: dict[str, Any], clock: Clock, origin_ns: int
-) -> Exchange:
+) -> Reply:
     """Send one request and follow its stream to the end.
 
     A refusal (429, 503) is retried after what `Retry-After` says; the waiting counts into the
-    request's time, for that is what a user waits. Everything else that goes wrong is an Exchange
+    request's time, for that is what a user waits. Everything else that goes wrong is an Reply
     with an error: requests of a run fail one by one, in every arm alike.
 
     Args:
@@ -60,8 +60,8 @@ async def exchange(
     sent = clock.monotonic_ns()
     refusals = 0
 
-    def failed(error: str, chunks: list[TimedChunk] | None = None) -> Exchange:
-        return Exchange(
+    def failed(error: str, chunks: list[TimedChunk] | None = None) -> Reply:
+        return Reply(
             sent_ns=sent - origin_ns,
             end_ns=clock.monotonic_ns() - sent,
             chunks=tuple(chunks or ()),
@@ -91,7 +91,7 @@ async def exchange(
 
 async def _follow(
     response: aiohttp.ClientResponse, clock: Clock, sent: int, origin_ns: int, refusals: int
-) -> Exchange:
+) -> Reply:
     parser = EventParser()
     chunks: list[TimedChunk] = []
     finish: str | None = None
@@ -120,7 +120,7 @@ async def _follow(
         raise BackendError(f"the stream was cut after {len(chunks)} chunks")
     if finish not in FINISH_REASONS:
         raise BackendError(f"the server ended the request with finish reason {finish!r}")
-    return Exchange(
+    return Reply(
         sent_ns=sent - origin_ns,
         end_ns=last,
         chunks=tuple(chunks),

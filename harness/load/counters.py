@@ -41,7 +41,7 @@ def read_counters(text: str) -> dict[str, float]:
     wanted = {name: key for key, names in NAMES.items() for name in names}
     totals: dict[str, float] = {}
     for family in text_string_to_metric_families(text):
-        key = wanted.get(family.name)
+        key = wanted.get(family.name.removesuffix("_total"))  # untyped families keep it
         if key is None:
             continue
         for sample in family.samples:

@@ -8,7 +8,7 @@ from typing import Any
 
 import aiohttp
 
-from harness.load.client import Exchange, exchange
+from harness.load.client import Reply, exchange
 from harness.protocols import Clock
 
 
@@ -21,7 +21,7 @@ def drive(
     arrivals: Sequence[float] | None = None,
     timeout_s: float = 600.0,
     on_done: Callable[[], None] | None = None,
-) -> list[Exchange]:
+) -> list[Reply]:
     """Run the whole set against one server; results in the order of `bodies`.
 
     Args:
@@ -45,14 +45,14 @@ async def _drive(
     arrivals: Sequence[float] | None,
     timeout_s: float,
     on_done: Callable[[], None] | None,
-) -> list[Exchange]:
+) -> list[Reply]:
     connector = aiohttp.TCPConnector(limit=0, keepalive_timeout=60)
     timeout = aiohttp.ClientTimeout(total=timeout_s)
     async with aiohttp.ClientSession(connector=connector, timeout=timeout) as http:
         origin = clock.monotonic_ns()
         places = asyncio.Semaphore(concurrency)
 
-        async def one(index: int) -> Exchange:
+        async def one(index: int) -> Reply:
             if arrivals is not None:
                 await asyncio.sleep(max(0.0, arrivals[index] - (clock.monotonic_ns() - origin) / 1e9))
             async with places:

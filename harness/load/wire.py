@@ -25,6 +25,8 @@ class Capabilities(Record, frozen=True):
     version: str | None  # from /version
     fields: tuple[str, ...]  # of its completion request, from /openapi.json; empty: not told
     metrics: bool  # whether /metrics answers
+    max_model_len: int | None = None  # context of the model, from /v1/models
+    root: str | None = None  # where the server loaded the model from, if it tells
 
     def knows(self, field: str) -> bool:
         """Whether the server's schema names a request field."""
@@ -77,7 +79,8 @@ def request_body(request: DecodeRequest, capabilities: Capabilities, salt: str |
         "min_tokens": (sampling.min_tokens, sampling.min_tokens > 0),
         "ignore_eos": (sampling.ignore_eos, sampling.ignore_eos),
         "stop_token_ids": (list(sampling.stop_token_ids), bool(sampling.stop_token_ids)),
-        "skip_special_tokens": (False, False),
+        # Without ids the text must hold every token, so that it can be tokenised again.
+        "skip_special_tokens": (capabilities.knows("return_token_ids"), False),
         "add_special_tokens": (False, False),
         "return_token_ids": (True, False),
     }

@@ -9,29 +9,33 @@ import contextlib
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
+import msgspec
+
 from harness.measure.schedule import Slot, schedule
 from harness.measure.stopwatch import Place, run_batch
 from harness.plan import ArmSpec, Job
-from harness.protocols import Clock, Session, resolve
+from harness.protocols import Clock, ServerSession, Session, resolve
 from harness.records import DecodeRequest, PromptLine, Response
 
 
 @contextlib.contextmanager
-def open_sessions(job: Job) -> Iterator[Mapping[str, Session]]:
+def open_sessions(job: Job) -> Iterator[Mapping[str, Session | ServerSession]]:
     """Open each backend once with all of its arms; map arm name to session."""
     groups: dict[str, list[ArmSpec]] = {}
     for arm in job.plan.arms:
         groups.setdefault(arm.backend, []).append(arm)
     with contextlib.ExitStack() as stack:
-        by_arm: dict[str, Session] = {}
+        by_arm: dict[str, Session | ServerSession] = {}
         for backend, arms in groups.items():
-            session: Session = resolve(backend, f"arms[{arms[0].name}].backend")(job.deployment, arms)
+            session: Session | ServerSession = resolve(backend, f"arms[{arms[0].name}].backend")(
+                job.deployment, arms
+            )
             stack.callback(session.close)
             by_arm |= {arm.name: session for arm in arms}
         yield by_arm
 
 
-def facts(job: Job, sessions: Mapping[str, Session]) -> dict[str, Any]:
+def facts(job: Job, sessions: Mapping[str, Session | ServerSession]) -> dict[str, Any]:
     """What each backend says of itself, by backend name."""
     return {arm.backend: sessions[arm.name].describe() for arm in job.plan.arms}
 
@@ -50,7 +54,7 @@ def requests_for(job: Job, prompts: Sequence[PromptLine]) -> tuple[DecodeRequest
 
 
 def warm_up(
-    job: Job, sessions: Mapping[str, Session], requests: Sequence[DecodeRequest], clock: Clock
+    job: Job, sessions: Mapping[str, Session | ServerSession], requests: Sequence[DecodeRequest], clock: Clock
 ) -> None:
     """Prepare every arm for all prompts, then decode a few batches per arm, unrecorded.
 
@@ -59,17 +63,33 @@ def warm_up(
     """
     batch = job.plan.measure.batch
     for arm in job.plan.arms:
-        sessions[arm.name].prepare(arm.name, requests)
+        if not isinstance(sessions[arm.name], ServerSession):
+            sessions[arm.name].prepare(arm.name, requests)
+    warm = requests[: job.plan.measure.warmup_prompts]
     for arm in job.plan.arms:
-        for start in range(0, min(job.plan.measure.warmup_prompts, len(requests)), batch):
-            chosen = requests[start : start + batch]
+        for start in range(0, len(warm), batch):
+            chosen = [_as_warm_up(sessions[arm.name], request) for request in warm[start : start + batch]]
             place = Place(arm=arm.name, launch=0, block=0, order=0)
             run_batch(sessions[arm.name], chosen, [r.request_id for r in chosen], place, clock)
+    for arm in job.plan.arms:  # a server counts from here on
+        if isinstance(sessions[arm.name], ServerSession):
+            sessions[arm.name].prepare(arm.name, requests)
+
+
+def _as_warm_up(session: Session | ServerSession, request: DecodeRequest) -> DecodeRequest:
+    """The request, or for a server one of the same length: it must not meet a prompt twice unmeasured.
+
+    A server may answer from a cache what it has met before; the audits look for that, and can only
+    do so if the first meeting is a measured one.
+    """
+    if not isinstance(session, ServerSession):
+        return request
+    return msgspec.structs.replace(request, prompt_token_ids=request.prompt_token_ids[::-1])
 
 
 def run_slots(
     job: Job,
-    sessions: Mapping[str, Session],
+    sessions: Mapping[str, Session | ServerSession],
     prompts: Sequence[PromptLine],
     launch: int,
     blocks_done: frozenset[int],

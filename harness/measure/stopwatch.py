@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 from harness.errors import BackendError
-from harness.protocols import Clock, Session
+from harness.protocols import Clock, Exchange, ServerSession, Session
 from harness.records import DecodeRequest, DecodeStep, FinishReason, Response, StepEvent
 
 
@@ -36,7 +36,11 @@ class _Track:
 
 
 def run_batch(
-    session: Session, requests: Sequence[DecodeRequest], prompt_ids: Sequence[str], place: Place, clock: Clock
+    session: Session | ServerSession,
+    requests: Sequence[DecodeRequest],
+    prompt_ids: Sequence[str],
+    place: Place,
+    clock: Clock,
 ) -> list[Response]:
     """Decode one batch and stamp every event on arrival.
 
@@ -51,6 +55,8 @@ def run_batch(
         One response per request. A backend that fails, or breaks the event protocol, gives failed
         responses for the whole batch: a time is never reported for work that did not end well.
     """
+    if isinstance(session, ServerSession):
+        return _exchanged(session, requests, prompt_ids, place, clock)
     tracks = [_Track() for _ in requests]
     started_at, sent = clock.time(), clock.monotonic_ns()
     error: str | None = None
@@ -69,6 +75,68 @@ def run_batch(
         _response(track, prompt_id, request, place, started_at, error)
         for track, prompt_id, request in zip(tracks, prompt_ids, requests, strict=True)
     ]
+
+
+def _exchanged(
+    session: ServerSession,
+    requests: Sequence[DecodeRequest],
+    prompt_ids: Sequence[str],
+    place: Place,
+    clock: Clock,
+) -> list[Response]:
+    """Responses of a batch that a server answered."""
+    started_at = clock.time()
+    exchanges = session.exchange(place.arm, requests, clock)
+    return [
+        _from_exchange(found, prompt_id, request, place, started_at + found.sent_ns / 1e9)
+        for found, prompt_id, request in zip(exchanges, prompt_ids, requests, strict=True)
+    ]
+
+
+def _from_exchange(
+    found: Exchange, prompt_id: str, request: DecodeRequest, place: Place, started_at: float
+) -> Response:
+    error = found.error
+    first = next((chunk.at_ns for chunk in found.chunks if chunk.num_tokens), None)
+    if error is None and first is None:
+        error = "finished without a token"
+    if error is not None:
+        return _failed(prompt_id, len(request.prompt_token_ids), place, started_at, error)
+    return Response(
+        prompt_id=prompt_id,
+        arm=place.arm,
+        launch=place.launch,
+        block=place.block,
+        order=place.order,
+        status="ok",
+        prompt_tokens=len(request.prompt_token_ids),
+        started_at=started_at,
+        token_ids=found.token_ids,
+        text=found.text,
+        finish_reason=found.finish_reason,
+        stop_reason=found.stop_reason,
+        first_token_ns=first,
+        end_ns=found.end_ns,
+        chunks=found.chunks,
+        sent_ns=found.sent_ns,
+        usage_tokens=found.usage_tokens,
+        retokenised=found.retokenised,
+        refusals=found.refusals,
+    )
+
+
+def _failed(prompt_id: str, prompt_tokens: int, place: Place, started_at: float, error: str) -> Response:
+    return Response(
+        prompt_id=prompt_id,
+        arm=place.arm,
+        launch=place.launch,
+        block=place.block,
+        order=place.order,
+        status="failed",
+        prompt_tokens=prompt_tokens,
+        started_at=started_at,
+        error=error,
+    )
 
 
 def _note(tracks: list[_Track], event: StepEvent, now: int) -> None:
@@ -106,17 +174,7 @@ def _response(
     if error is None and track.first_token_ns is None:
         error = "finished without a token"
     if error is not None:
-        return Response(
-            prompt_id=prompt_id,
-            arm=place.arm,
-            launch=place.launch,
-            block=place.block,
-            order=place.order,
-            status="failed",
-            prompt_tokens=prompt_tokens,
-            started_at=started_at,
-            error=error,
-        )
+        return _failed(prompt_id, prompt_tokens, place, started_at, error)
     return Response(
         prompt_id=prompt_id,
         arm=place.arm,

@@ -91,7 +91,7 @@ def _run(spec: LaunchSpec, tell: Any) -> None:
             lambda slot: tell(Message(event="slot", block=slot.block, requests=len(slot.prompts))),
         ):
             append_lines(Path(spec.output), responses)
-            tell(Message(event="block", block=block))
+            tell(Message(event="block", block=block, facts=facts(spec.job, sessions)))
 
 
 def _private_stdout() -> BinaryIO:

@@ -18,15 +18,15 @@ class ModelFolder:
     """A model that can be loaded: its folder and the facts the harness relies on."""
 
     path: Path
-    sha256: str  # `weights_digest` of the folder
+    sha256: str | None  # `weights_digest` of the folder; None where the weights lie behind a server
     eos_token_ids: tuple[int, ...]  # ascending; empty when the model names none
     context_length: int  # positions the model was made for
     vocab_size: int  # rows of the embedding
     source: str  # "folder ...", "package ...", "hub ...@...": for the report
 
 
-def read_folder(path: Path, source: str) -> ModelFolder:
-    """Check that a folder is complete and read its facts; hashes all weights.
+def read_folder(path: Path, source: str, *, remote: bool = False) -> ModelFolder:
+    """Check that a folder is complete and read its facts; hashes all weights, unless they are remote.
 
     Raises:
         ModelError: naming the file or field that is missing, and the mend.
@@ -39,11 +39,12 @@ def read_folder(path: Path, source: str) -> ModelFolder:
         raise ModelError(
             f"{path} has no tokenizer ({', '.join(TOKENIZER_FILES)}); copy the tokenizer into it"
         )
-    weight_files(path)
+    if not remote:
+        weight_files(path)
     tied = bool(config.get("tie_word_embeddings", text.get("tie_word_embeddings", False)))
     return ModelFolder(
         path=path,
-        sha256=weights_digest(path, tied_head=tied),
+        sha256=None if remote else weights_digest(path, tied_head=tied),
         eos_token_ids=_eos(path, config, text),
         context_length=_count(path, text, "max_position_embeddings"),
         vocab_size=_count(path, text, "vocab_size"),

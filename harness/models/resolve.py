@@ -11,7 +11,8 @@ from harness.models.folder import ModelFolder, read_folder
 from harness.models.packaged import converted
 from harness.plan import ModelSpec
 
-HUB_FILES = ("*.json", "*.safetensors", "*.jinja", "*.txt", "tokenizer.model")  # never pickled weights
+SMALL_FILES = ("*.json", "*.jinja", "*.txt", "tokenizer.model")
+HUB_FILES = (*SMALL_FILES, "*.safetensors")  # never pickled weights
 
 
 def resolve_model(spec: ModelSpec, *, progress: Callable[[str], None] | None = None) -> ModelFolder:
@@ -26,14 +27,14 @@ def resolve_model(spec: ModelSpec, *, progress: Callable[[str], None] | None = N
     """
     say = progress if progress is not None else _silent
     if spec.path is not None:
-        model = read_folder(Path(spec.path).expanduser(), f"folder {spec.path}")
+        model = read_folder(Path(spec.path).expanduser(), f"folder {spec.path}", remote=spec.remote)
         mend = "give the folder the plan was pinned for, or change `target.sha256`"
     elif spec.package is not None:
         path, source = converted(spec.package, say)
-        model = read_folder(path, source)
+        model = read_folder(path, source, remote=spec.remote)
         mend = f"remove {path} and run again, or change `target.sha256`"
     else:
-        model = read_folder(_from_hub(spec, say), f"hub {spec.hub}@{spec.revision}")
+        model = read_folder(_from_hub(spec, say), f"hub {spec.hub}@{spec.revision}", remote=spec.remote)
         mend = f"remove {model.path} and run again, or change `target.sha256`"
     if spec.sha256 is not None and model.sha256 != spec.sha256:
         raise ModelError(
@@ -52,16 +53,15 @@ def _from_hub(spec: ModelSpec, say: Callable[[str], None]) -> Path:
         raise ModelError(
             f"`target.revision` must be a full commit hash (a branch or tag can move), got {revision!r}"
         )
+    wanted = list(SMALL_FILES if spec.remote else HUB_FILES)
     try:
         return Path(
-            snapshot_download(
-                str(spec.hub), revision=revision, allow_patterns=list(HUB_FILES), local_files_only=True
-            )
+            snapshot_download(str(spec.hub), revision=revision, allow_patterns=wanted, local_files_only=True)
         )
     except LocalEntryNotFoundError:
         say(f"downloading {spec.hub} at {revision[:12]} into the hub cache")
     try:
-        return Path(snapshot_download(str(spec.hub), revision=revision, allow_patterns=list(HUB_FILES)))
+        return Path(snapshot_download(str(spec.hub), revision=revision, allow_patterns=wanted))
     except (HfHubHTTPError, LocalEntryNotFoundError, OSError) as error:
         raise ModelError(
             f"cannot download {spec.hub}@{revision[:12]}: {str(error).splitlines()[0]}; check `target.hub`, "

@@ -90,7 +90,7 @@ def judge(case: Case) -> Judged:
     """Apply the rule to every arm and to the whole run; the run is as good as its worst arm."""
     finished = [response for response in case.responses if response.status == "ok"]
     by_arm = {arm.name: [r for r in finished if r.arm == arm.name] for arm in case.job.plan.arms}
-    baseline = by_arm[next(arm.name for arm in case.job.plan.arms if arm.kind == "ar")]
+    baseline = by_arm[case.job.plan.baseline.name]
     evidence = {name: _evidence(case, own) for name, own in by_arm.items()}
     whole = _evidence(case, finished)
     arms = {

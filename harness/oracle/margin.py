@@ -20,6 +20,7 @@ from harness.results import Margin, StockNoise
 from harness.stats.error_rates import rule_of_three
 
 QUANTILE = 0.999
+UNTOLD = float(np.finfo(np.float32).min) / 2.0  # logits below are unknown
 Floats = npt.NDArray[np.float64]
 
 
@@ -74,7 +75,9 @@ def measure_baseline(
             "stock's noise cannot be measured: no calibration prompt gave two tokens; "
             "raise `oracle.calibration_prompts` or `oracle.calibration_tokens`"
         )
-    shapes = ("one-token steps", f"{verify_rows}-row steps", "prefill")
+    shapes = tuple(
+        scorer.describe().get("shapes", ("one-token steps", f"{verify_rows}-row steps", "prefill"))
+    )
     margin = _margin(np.concatenate(differences), np.array(gaps), shapes, len(differences))
     return StockBaseline(margin, StockNoise(disagreements=flips, positions=compared))
 
@@ -99,7 +102,9 @@ def _decode(
 
 def _against(steps: Sequence[Row], chunks: Iterable[npt.NDArray[np.float32]]) -> Iterator[_Difference]:
     for step, row in zip(finite_rows([np.stack(steps)]), finite_rows(chunks), strict=True):
-        yield _Difference(float(np.abs(step - row).max()), bool(step.argmax() != row.argmax()))
+        told = (step > UNTOLD) & (row > UNTOLD)  # a server tells of the best tokens only
+        difference = np.abs(step[told] - row[told])
+        yield _Difference(float(difference.max(initial=0.0)), bool(step.argmax() != row.argmax()))
 
 
 def _margin(differences: Floats, gaps: Floats, shapes: tuple[str, ...], prompts: int) -> Margin:

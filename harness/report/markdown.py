@@ -31,6 +31,7 @@ def render_markdown(report: Report) -> str:
         "## Per category\n\n" + _table(tables.categories(report), _no_speed(report)),
         "## Acceptance\n\n" + _noted(tables.acceptance(report), tables.ACCEPTANCE_NOTE),
         "## Latency\n\n" + _table(tables.latency(report), _no_speed(report)),
+        *_loads(report),
         "## Audits\n\n" + _table(tables.audits(report)),
         "## Warnings\n\n" + _bullets(report.warnings),
         "## Evaluation sets\n\n" + _table(tables.sets(report)),
@@ -72,6 +73,12 @@ def _banner(report: Report) -> str:
     if report.label == "smoke":
         return f"> **Smoke run**: it stands behind no claim. {tables.sizes(report)}."
     return ""
+
+
+def _loads(report: Report) -> list[str]:
+    """Only for arms that servers run."""
+    rows = tables.loads(report)
+    return [f"## Under load\n\n{_table(rows, '')}\n\n{tables.LOAD_NOTE}"] if rows else []
 
 
 def _no_speed(report: Report) -> str:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from harness.results import ArmResult, Interval, Losslessness
 
+WIDEST = 25.0  # high over low; a wider interval is told in words
 ABSENT = "not measured"
 
 VERDICTS = {
@@ -15,12 +16,19 @@ VERDICTS = {
 }
 
 
+def informative(interval: Interval) -> bool:
+    """Whether an interval says more than that the ratio is some number."""
+    return interval.high <= WIDEST * interval.low
+
+
 def ratio(interval: Interval | None) -> str:
     """A speedup with its interval: "1.34x [1.29, 1.39]"."""
     if interval is None:
         return ABSENT
     if interval.low == interval.high == interval.point:
         return f"{interval.point:.2f}x"
+    if not informative(interval):
+        return f"{interval.point:.2f}x (too little data for an interval)"
     return f"{interval.point:.2f}x [{interval.low:.2f}, {interval.high:.2f}]"
 
 

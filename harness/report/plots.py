@@ -71,7 +71,7 @@ def speedup_plot(report: Report) -> Plot:
 
 def _forest_lines(report: Report) -> Iterator[_Line]:
     for index, arm in enumerate(report.arms):
-        if arm.kind == "ar":
+        if arm.name == report.job.plan.baseline.name:
             continue
         if arm.speedup is not None:
             yield _Line(shorten(arm.name, LABEL), arm.speedup, index, whole=True)
@@ -85,12 +85,15 @@ def _paint_forest(axes: Axes, lines: Sequence[_Line], title: str) -> None:
         found, size = line.interval, 7 if line.whole else 4.5
         shade = colour(line.arm)
         width = 2.4 if line.whole else 1.3
-        axes.plot([found.low, found.high], [row, row], color=shade, linewidth=width, gid=f"interval-{row}")
+        if numbers.informative(found):
+            axes.plot(
+                [found.low, found.high], [row, row], color=shade, linewidth=width, gid=f"interval-{row}"
+            )
         axes.plot([found.point], [row], marker(line.arm), color=shade, markersize=size, gid=f"point-{row}")
         axes.text(
             1.03,
             row,
-            numbers.ratio(found),
+            numbers.ratio(found) if numbers.informative(found) else f"{found.point:.2f}x",
             transform=axes.get_yaxis_transform(),
             verticalalignment="center",
             fontsize=9.5,
@@ -100,7 +103,9 @@ def _paint_forest(axes: Axes, lines: Sequence[_Line], title: str) -> None:
     for tick, line in zip(axes.get_yticklabels(), lines, strict=True):
         tick.set_fontweight("bold" if line.whole else "normal")
     axes.set_ylim(len(lines) - 0.4, -0.6)
-    edges = [edge for line in lines for edge in (line.interval.low, line.interval.high, 1.0)]
+    shown = [line.interval for line in lines if numbers.informative(line.interval)]
+    edges = [1.0, *(line.interval.point for line in lines)]
+    edges += [edge for found in shown for edge in (found.low, found.high)]
     room = 0.06 * (max(edges) - min(edges)) or 0.1
     axes.set_xlim(min(edges) - room, max(edges) + room)
     axes.xaxis.set_major_locator(MaxNLocator(5, steps=[1, 2, 5, 10]))

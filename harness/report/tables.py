@@ -24,6 +24,10 @@ ACCEPTANCE_NOTE = (
     "excluded, after the cut at a stop. Per position: of the steps that drafted that far, the share that "
     "accepted it."
 )
+LOAD_NOTE = (
+    "Throughput: emitted tokens, counted by ids, over the wall time of whole request sets. An inter-chunk "
+    "gap may hold many tokens. Late: failed, or beyond a limit."
+)
 
 
 def sizes(report: Report) -> str:
@@ -44,7 +48,7 @@ def valid(report: Report) -> bool:
 
 def baseline(report: Report) -> str:
     """Name of the arm every speedup is over."""
-    return text.name(next(arm.name for arm in report.job.plan.arms if arm.kind == "ar"))
+    return text.name(report.job.plan.baseline.name)
 
 
 def title(report: Report) -> str:
@@ -98,9 +102,35 @@ def speedups(report: Report) -> Rows:
 def speedup_note(report: Report) -> str:
     """What the speedup is and how its interval was made."""
     name = baseline(report)
-    method = next((arm.speedup.method for arm in report.arms if arm.speedup and arm.kind != "ar"), None)
+    method = next(
+        (arm.speedup.method for arm in report.arms if arm.speedup and arm.verdict != "baseline"), None
+    )
     note = f"Speedup: summed time of {name} over summed time of the arm, same prompts, launches and blocks."
     return f"{note} Interval: {plain(method)}." if method else note
+
+
+def loads(report: Report) -> Rows:
+    """Arms that servers run, under load; empty for others."""
+    if not valid(report):
+        return []
+    return [
+        {
+            "arm": text.name(arm.name),
+            "output tokens/s": numbers.rate(arm.load.output_tokens_per_second),
+            "requests/s": numbers.rate(arm.load.requests_per_second),
+            "goodput, requests/s": "no limits given"
+            if arm.load.goodput is None
+            else numbers.rate(arm.load.goodput),
+            "late": "-" if arm.load.late is None else str(arm.load.late),
+            "failed": str(arm.load.failed),
+            "refused first": str(arm.load.refusals),
+            "inter-chunk median, ms": numbers.milliseconds(arm.load.icl_median),
+            "inter-chunk p99, ms": numbers.milliseconds(arm.load.icl_p99),
+            "chunks": str(arm.load.chunks),
+        }
+        for arm in report.arms
+        if arm.load is not None
+    ]
 
 
 def categories(report: Report) -> Rows:

@@ -58,8 +58,9 @@ def batch_cost(responses: Sequence[Response]) -> Cost | None:
     costs = [cost for response in responses if (cost := request_cost(response)) is not None]
     if not costs or len(costs) < len(responses):
         return None
-    end = max(cost.total_ns for cost in costs)
-    first = min(cost.total_ns - cost.decode_ns for cost in costs)
+    sent = [response.sent_ns for response in responses]  # since the batch began; 0 in an engine
+    end = max(at + cost.total_ns for at, cost in zip(sent, costs, strict=True))
+    first = min(at + cost.total_ns - cost.decode_ns for at, cost in zip(sent, costs, strict=True))
     return Cost(end, end - first, sum(c.tokens for c in costs), sum(c.decode_tokens for c in costs))
 
 

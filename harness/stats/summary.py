@@ -8,10 +8,11 @@ from typing import NamedTuple
 from harness.errors import UndefinedMetric
 from harness.plan import Plan, StatsSpec
 from harness.records import Prompt, Response
-from harness.results import Acceptance, CategorySpeedup, Interval, Latency, SpeedVerdict
+from harness.results import Acceptance, CategorySpeedup, Interval, Latency, Load, SpeedVerdict
 from harness.stats.acceptance import acceptance
 from harness.stats.equivalence import has_width, speed_verdict
 from harness.stats.latency import latency
+from harness.stats.load import load
 from harness.stats.pairs import batch_cost, batches, request_cost
 from harness.stats.speedup import Speedup, check_spec, compare_arms
 from harness.stats.stability import unstable_arm, unstable_run
@@ -35,6 +36,7 @@ class ArmSpeed(NamedTuple):
     verdict: SpeedVerdict | None
     acceptance: Acceptance | None
     latency: Latency | None
+    load: Load | None
     warnings: tuple[str, ...]
 
 
@@ -46,7 +48,7 @@ class RunSpeeds(NamedTuple):
 
 
 def summarise_arms(responses: Sequence[Response], prompts: Sequence[Prompt], plan: Plan) -> RunSpeeds:
-    """Every arm of the plan against its arm of kind "ar".
+    """Every arm of the plan against its baseline.
 
     Failed requests are counted and their pairs left out; whether such a run is valid at all is
     the audits' to say. The baseline against itself is 1 by definition. The result is a function
@@ -65,7 +67,7 @@ def summarise_arms(responses: Sequence[Response], prompts: Sequence[Prompt], pla
     categories = {prompt.prompt_id: prompt.category for prompt in prompts}
     batched = plan.measure.batch > 1
     own = {arm.name: [r for r in responses if r.arm == arm.name] for arm in plan.arms}
-    baseline = next(arm.name for arm in plan.arms if arm.kind == "ar")
+    baseline = plan.baseline.name
     arms = {}
     for name, mine in own.items():
         against = None
@@ -115,6 +117,7 @@ def _arm_speed(
         verdict=verdict,
         acceptance=_acceptance(name, good, warnings),
         latency=latency(good) if good else None,
+        load=load(responses, spec),
         warnings=tuple(warnings),
     )
 

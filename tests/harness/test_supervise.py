@@ -10,7 +10,7 @@ import pytest
 from harness.errors import InvalidRun, UsageError
 from harness.measure.supervise import finished_responses, run_launch
 from harness.paths import RunFolder
-from harness.plan import ArmSpec, Job
+from harness.plan import ArmSpec, Job, Param
 from harness.records import Response
 from harness.storage import write_lines
 from tests.harness.fakes import BACKEND, make_job, make_prompts
@@ -42,7 +42,7 @@ def test_a_launch_returns_every_response_of_its_schedule(tmp_path: Path) -> None
 
 def test_a_killed_launch_keeps_its_finished_blocks_and_goes_on_after_them(tmp_path: Path) -> None:
     marker = tmp_path / "died"
-    dying = {"drafts": 2, "die_on": "own/p1", "die_marker": str(marker)}
+    dying: dict[str, Param] = {"drafts": 2, "die_on": "own/p1", "die_marker": str(marker)}
     arms = (
         ArmSpec(name="ar", kind="ar", backend=BACKEND),
         ArmSpec(name="stock", kind="stock", backend=BACKEND, params=dying),

@@ -54,9 +54,7 @@ def test_adjusted_logits_are_those_of_the_oracles_own_arithmetic(sampling: Sampl
     before = row.clone()
     found = adjusted(row, prompt, emitted, sampling, stops)
     expected = np.maximum(other.adjusted(row.numpy()), LOWEST)
-    torch.testing.assert_close(
-        found.clamp(min=LOWEST), torch.from_numpy(expected), rtol=1e-6, atol=1e-6
-    )
+    torch.testing.assert_close(found.clamp(min=LOWEST), torch.from_numpy(expected), rtol=1e-6, atol=1e-6)
     assert torch.equal(row, before)
 
 

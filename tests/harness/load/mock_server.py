@@ -129,7 +129,7 @@ async def _stream(request: web.Request, script: Script, body: dict[str, Any]) ->
 
 async def _openapi(request: web.Request) -> web.Response:
     script = request.app[SCRIPT]
-    properties = {name: {} for name in script.fields}
+    properties: dict[str, dict[str, str]] = {name: {} for name in script.fields}
     return web.json_response({"components": {"schemas": {"CompletionRequest": {"properties": properties}}}})
 
 

@@ -7,7 +7,7 @@ import time
 
 import pytest
 
-from harness.load.client import Exchange
+from harness.load.client import Reply
 from harness.load.generator import drive
 from harness.load.wire import Capabilities, request_body
 from harness.measure.worker import SystemClock
@@ -27,7 +27,7 @@ def bodies(count: int, max_tokens: int = 32) -> list[dict[str, object]]:
     ]
 
 
-def run(script: Script, count: int = 3, *, concurrency: int = 2, max_tokens: int = 32) -> list[Exchange]:
+def run(script: Script, count: int = 3, *, concurrency: int = 2, max_tokens: int = 32) -> list[Reply]:
     with serving(script) as url:
         return drive(
             f"{url}/v1/completions",
@@ -38,7 +38,7 @@ def run(script: Script, count: int = 3, *, concurrency: int = 2, max_tokens: int
         )
 
 
-def ids(exchange: Exchange) -> list[int]:
+def ids(exchange: Reply) -> list[int]:
     return [token for chunk in exchange.chunks for token in chunk.token_ids or ()]
 
 

@@ -14,9 +14,11 @@ from tests.harness.report import build
     [
         (build.interval(1.3456, 1.2912, 1.3987), "1.35x [1.29, 1.40]"),
         (build.interval(1.0, 1.0, 1.0), "1.00x"),
+        (build.interval(2.0, 0.5, 12.5), "2.00x [0.50, 12.50]"),
+        (build.interval(2.0, 0.5, 12.6), "2.00x (too little data for an interval)"),
         (None, "not measured"),
     ],
-    ids=["an interval", "one by definition", "absent"],
+    ids=["an interval", "one by definition", "wide", "too wide to say anything", "absent"],
 )
 def test_a_ratio_carries_its_interval_unless_it_is_one_by_definition(
     found: Interval | None, shown: str

@@ -1,0 +1,216 @@
+"""Two servers compared through the public command line; each lie is named, the honest twin passes."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+from pathlib import Path
+from typing import NamedTuple
+
+import pytest
+
+from harness.cli import main
+from harness.codec import from_json
+from harness.errors import EXIT_INVALID, EXIT_OK, EXIT_USAGE, EXIT_VIOLATED
+from harness.results import ArmResult, Audit, Report
+from tests.harness.load.model_server import VLLM, Manner, Target, serving
+from tests.harness.tiny import write_llama
+
+TEXTS = ("tell me", "count", "say red", "why", "list", "what", "name", "spell", "add", "sing")
+SPECULATION = {
+    "spec_decode_num_drafts": 5,
+    "spec_decode_num_draft_tokens": 20,
+    "spec_decode_num_accepted_tokens": 10,
+}
+
+
+class Done(NamedTuple):
+    code: int
+    report: Report
+    folder: Path
+
+    def audit(self, name: str) -> Audit:
+        return next(audit for audit in self.report.audits if audit.name == name)
+
+    def arm(self, name: str) -> ArmResult:
+        return next(arm for arm in self.report.arms if arm.name == name)
+
+
+@pytest.fixture(scope="module")
+def target(tmp_path_factory: pytest.TempPathFactory) -> Target:
+    return Target(write_llama(tmp_path_factory.mktemp("served") / "target", seed=3))
+
+
+@pytest.fixture
+def prompts(tmp_path: Path) -> Path:
+    path = tmp_path / "own.jsonl"
+    path.write_text("".join(json.dumps({"question": text}) + "\n" for text in TEXTS))
+    return path
+
+
+def arguments(stock: str, candidate: str, prompts: Path, out: Path, *more: str) -> list[str]:
+    return [
+        *("compare", "--stock", stock, "--candidate", candidate, "--prompts", str(prompts)),
+        *("--field", "question", "--count", "4", "--max-tokens", "16", "--blocks", "2"),
+        *("--calibration-set", "own", "--out", str(out), *more),
+    ]
+
+
+def compare(target: Target, candidate: Manner, prompts: Path, out: Path, *more: str) -> Done:
+    with contextlib.ExitStack() as stack:
+        stock_url = stack.enter_context(serving(target, Manner()))
+        candidate_url = stack.enter_context(serving(target, candidate))
+        code = main(arguments(stock_url, f"{candidate_url}/v1/", prompts, out, *more))
+    path = out / "report.json"
+    return Done(code, from_json(path.read_bytes(), Report, str(path)), out)
+
+
+def test_an_honest_twin_passes(target: Target, prompts: Path, tmp_path: Path) -> None:
+    candidate = Manner(seconds_per_token=0.0002, per_chunk=4, counters=SPECULATION)
+    done = compare(target, candidate, prompts, tmp_path / "out")
+    assert done.code == EXIT_OK
+    assert done.report.losslessness is not None
+    assert done.report.losslessness.stock_verdict == "exact"
+    assert done.report.losslessness.self_exact is None
+    found = done.arm("candidate")
+    assert found.speedup is not None
+    assert found.speedup.point > 1.0
+    assert found.load is not None
+    assert found.load.failed == 0
+    assert done.audit("speculation on: candidate").passed is True
+    assert "acceptance length 3.000" in done.audit("speculation on: candidate").detail
+    assert done.audit("usage is what was sent: candidate").passed is True
+    assert done.audit("no answer from a response cache: candidate").passed is True
+
+
+def test_every_request_is_sent_as_ids_with_a_salt_of_its_own_and_every_sampling_field(
+    target: Target, prompts: Path, tmp_path: Path
+) -> None:
+    candidate = Manner()
+    compare(target, candidate, prompts, tmp_path / "out")
+    salts = [body["cache_salt"] for body in candidate.bodies]
+    assert len(set(salts)) == len(salts)
+    for body in candidate.bodies:
+        assert all(isinstance(token, int) for token in body["prompt"])
+        assert (body["temperature"], body["top_p"], body["top_k"]) == (0.0, 1.0, -1)
+        assert (body["repetition_penalty"], body["seed"]) == (1.0, 0)
+
+
+def test_no_measured_prompt_was_sent_before(target: Target, prompts: Path, tmp_path: Path) -> None:
+    candidate = Manner()
+    compare(target, candidate, prompts, tmp_path / "out")
+    sent = [tuple(body["prompt"]) for body in candidate.bodies]
+    measured = sent[-8:]  # four prompts in two blocks
+    assert len(set(measured)) == 4
+    assert not set(sent[:-8]) & set(measured)
+
+
+def test_a_server_that_drops_tokens_is_violated_at_the_position(
+    target: Target, prompts: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    done = compare(target, Manner(drop_every=50), prompts, tmp_path / "out")
+    assert done.code == EXIT_VIOLATED
+    found = done.arm("candidate").losslessness
+    assert found is not None
+    assert found.stock_verdict == "violated"
+    stock = done.arm("stock").losslessness
+    assert stock is not None
+    assert stock.stock_verdict == "exact"
+    assert "position" in capsys.readouterr().out
+
+
+def test_a_server_that_answers_from_a_cache_is_named(target: Target, prompts: Path, tmp_path: Path) -> None:
+    done = compare(target, Manner(caches=True), prompts, tmp_path / "out")
+    assert done.code == EXIT_VIOLATED
+    assert done.audit("no answer from a response cache: candidate").passed is False
+
+
+def test_a_server_that_inflates_its_usage_is_named_and_gains_nothing(
+    target: Target, prompts: Path, tmp_path: Path
+) -> None:
+    done = compare(target, Manner(usage_factor=1.5), prompts, tmp_path / "out")
+    assert done.code == EXIT_VIOLATED
+    assert done.audit("usage is what was sent: candidate").passed is False
+    assert done.arm("candidate").tokens == done.arm("stock").tokens
+
+
+def test_a_server_without_ids_is_tokenised_again_and_the_report_says_so(
+    target: Target, prompts: Path, tmp_path: Path
+) -> None:
+    fields = tuple(name for name in VLLM if name != "return_token_ids")
+    done = compare(target, Manner(give_ids=False, fields=fields), prompts, tmp_path / "out")
+    assert done.audit("ids from the server: candidate").passed is None
+    assert "re-tokenised" in done.audit("ids from the server: candidate").detail
+    assert any("re-tokenised" in warning for warning in done.report.warnings)
+
+
+def test_failed_requests_make_the_comparison_invalid(target: Target, prompts: Path, tmp_path: Path) -> None:
+    done = compare(target, Manner(fail_every=5), prompts, tmp_path / "out")
+    assert done.code == EXIT_INVALID
+    assert "requests failed" in done.report.reasons[0]
+    assert "HTTP 500: engine is dead" in done.report.reasons[0]
+    assert done.arm("candidate").load is None
+
+
+@pytest.mark.parametrize("force", ["echo", "transformers"])
+def test_tokens_can_be_forced_in_other_ways(
+    target: Target, prompts: Path, tmp_path: Path, force: str
+) -> None:
+    more = ("--force", "transformers", "--dtype", "float32") if force == "transformers" else ()
+    fields = tuple(name for name in VLLM if name != "prompt_logprobs")
+    with contextlib.ExitStack() as stack:
+        stock = stack.enter_context(serving(target, Manner(fields=fields)))
+        candidate = stack.enter_context(serving(target, Manner(fields=fields)))
+        out = tmp_path / "out"
+        assert main(arguments(stock, candidate, prompts, out, *more)) == EXIT_OK
+    report = from_json((out / "report.json").read_bytes(), Report, "report")
+    assert report.losslessness is not None
+    assert report.losslessness.stock_verdict == "exact"
+    assert force in report.losslessness.scorer["implementation"]
+
+
+def test_requests_overlap_as_asked_and_throughput_is_that_of_the_set(
+    target: Target, prompts: Path, tmp_path: Path
+) -> None:
+    candidate = Manner(seconds_per_token=0.004)
+    more = ("--concurrency", "3", "--ttft-ms", "10000", "--e2e-ms", "1")
+    done = compare(target, candidate, prompts, tmp_path / "out", *more)
+    assert candidate.most_in_flight == 3
+    found = done.arm("candidate").load
+    assert found is not None
+    assert found.goodput == 0.0
+    assert found.late == 8
+    assert found.output_tokens_per_second == pytest.approx(done.arm("candidate").tokens / found.wall_seconds)
+    sequential = 1.0 / 0.004
+    assert found.output_tokens_per_second > 1.2 * sequential
+
+
+@pytest.mark.parametrize(
+    ("more", "words"),
+    [
+        pytest.param(("--temperature", "0.7"), "--force transformers", id="T above 0 without weights"),
+        pytest.param(("--max-tokens", "0"), "max_tokens", id="no tokens"),
+        pytest.param(("--served-model", "other"), "does not serve 'other'", id="another model"),
+        pytest.param(("--request-rate", "2"), "--concurrency", id="a rate one at a time"),
+        pytest.param(("--model", "nowhere"), "--model: 'nowhere' is no folder", id="no such folder"),
+    ],
+)
+def test_options_that_do_not_fit_are_refused(
+    target: Target,
+    prompts: Path,
+    tmp_path: Path,
+    capsys: pytest.CaptureFixture[str],
+    more: tuple[str, ...],
+    words: str,
+) -> None:
+    with serving(target, Manner()) as url:
+        assert main(arguments(url, url, prompts, tmp_path / "out", *more)) == EXIT_USAGE
+    assert words in capsys.readouterr().err
+
+
+def test_a_server_that_is_not_there_is_a_usage_error(
+    prompts: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    url = "http://127.0.0.1:9"
+    assert main(arguments(url, url, prompts, tmp_path / "out")) == EXIT_USAGE
+    assert f"no server answers at {url}" in capsys.readouterr().err

@@ -1,0 +1,178 @@
+"""Real vLLM on the CPU: plain as stock, n-gram speculation as candidate, forced by prompt_logprobs."""
+
+from __future__ import annotations
+
+import importlib.util
+import json
+import os
+import shlex
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+
+import psutil
+import pytest
+
+from harness.backends.vllm_server import command, running
+from harness.cli import main
+from harness.codec import from_json
+from harness.errors import EXIT_OK
+from harness.models import resolve_model
+from harness.plan import load_job
+from harness.results import Report
+
+pytestmark = [
+    pytest.mark.vllm,
+    pytest.mark.skipif(
+        importlib.util.find_spec("vllm") is None,
+        reason="vLLM is not installed; nox -s tests-vllm installs it",
+    ),
+]
+NGRAM = {"method": "ngram", "num_speculative_tokens": 5, "prompt_lookup_max": 4, "prompt_lookup_min": 2}
+FLAGS = ("--enforce-eager", "--max-model-len", "1024", "--dtype", "float32", "--max-num-seqs", "8")
+ENVIRONMENT = {"VLLM_CPU_KVCACHE_SPACE": "1"}
+
+
+@pytest.fixture(scope="module")
+def model() -> Path:
+    return resolve_model(load_job("reproduce-cpu").deployment.target).path
+
+
+@pytest.fixture(scope="module")
+def stock(model: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
+    log = tmp_path_factory.mktemp("stock") / "server.log"
+    with running(lambda port: command(model, port, FLAGS), log, ENVIRONMENT) as url:
+        yield url
+
+
+@pytest.fixture(scope="module")
+def candidate(model: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
+    log = tmp_path_factory.mktemp("candidate") / "server.log"
+    flags = (*FLAGS, "--speculative-config", json.dumps(NGRAM))
+    with running(lambda port: command(model, port, flags), log, ENVIRONMENT) as url:
+        yield url
+
+
+def report_of(folder: Path) -> Report:
+    path = folder / "report.json"
+    return from_json(path.read_bytes(), Report, str(path))
+
+
+def write_prompts(path: Path) -> Path:
+    """Own prompts that n-gram speculation can do something with."""
+    texts = [
+        f"Repeat this list three times, word for word: {', '.join(words)}."
+        for words in (
+            ("apple", "pear", "plum", "cherry"),
+            ("red", "green", "blue", "white", "black"),
+            ("north", "south", "east", "west"),
+            ("one", "two", "three", "four", "five"),
+        )
+    ]
+    path.write_text("".join(json.dumps({"prompt": text}) + "\n" for text in texts))
+    return path
+
+
+def run(arguments: Sequence[str]) -> int:
+    return main(list(arguments))
+
+
+def test_compare_two_servers_from_the_command_line_to_the_report(
+    stock: str, candidate: str, tmp_path: Path
+) -> None:
+    out = tmp_path / "compare"
+    code = run(
+        (
+            *("compare", "--stock", stock, "--candidate", candidate),
+            *("--prompts", str(write_prompts(tmp_path / "own.jsonl")), "--count", "4"),
+            *("--max-tokens", "48", "--blocks", "2", "--out", str(out)),
+        )
+    )
+    report = report_of(out)
+    assert code == EXIT_OK, report.losslessness
+    assert report.losslessness is not None
+    assert report.losslessness.stock_verdict in ("exact", "near-tie")
+    assert report.losslessness.scorer["implementation"].startswith("server, by prompt_logprobs")
+    audits = {audit.name: audit for audit in report.audits}
+    assert audits["speculation on: candidate"].passed is True
+    assert audits["usage is what was sent: candidate"].passed is True
+    assert audits["ids from the server: candidate"].passed is True
+    found = next(arm for arm in report.arms if arm.name == "candidate")
+    assert found.speedup is not None
+    assert found.load is not None
+    assert run(("check", str(out))) == EXIT_OK
+
+
+def test_concurrent_requests_over_real_servers(stock: str, candidate: str, tmp_path: Path) -> None:
+    out = tmp_path / "load"
+    code = run(
+        (
+            *("compare", "--stock", stock, "--candidate", candidate),
+            *("--prompts", str(write_prompts(tmp_path / "own.jsonl")), "--count", "4"),
+            *("--max-tokens", "24", "--blocks", "2", "--concurrency", "4", "--out", str(out)),
+        )
+    )
+    report = report_of(out)
+    assert code == EXIT_OK, report.losslessness
+    assert all(arm.load is not None and arm.load.failed == 0 for arm in report.arms)
+
+
+def test_a_plan_can_start_and_end_its_own_servers(model: Path, tmp_path: Path) -> None:
+    prompts = write_prompts(tmp_path / "own.jsonl")
+    flags = "--enforce-eager --max-num-seqs 4"
+    spec = f"{flags} --speculative-config {shlex.quote(json.dumps(NGRAM))}"
+    (tmp_path / "target.toml").write_text(
+        'schema = "deployment/1"\nname = "managed"\ndevice = "remote"\ncontext_length = 512\n'
+        f'[target]\npath = "{model}"\ndtype = "float32"\n'
+    )
+    arms = "".join(
+        f'[[arms]]\nname = "{name}"\nkind = "{kind}"\n'
+        'backend = "harness.backends.vllm_managed:open_session"\n'
+        f'params = {{ arguments = {json.dumps(given)}, environment = "VLLM_CPU_KVCACHE_SPACE=1" }}\n'
+        for name, kind, given in (("stock", "stock", flags), ("candidate", "candidate", spec))
+    )
+    plan = tmp_path / "managed.toml"
+    plan.write_text(
+        'schema = "plan/1"\nname = "managed"\ndeployment = "target.toml"\nlabel = "smoke"\n'
+        f'[[sets]]\nname = "own"\npath = "{prompts}"\ncount = 3\n'
+        f"[sampling]\nmax_tokens = 24\n{arms}"
+        "[measure]\nlaunches = 1\nblocks = 2\nwarmup_prompts = 1\nmax_foreign_load = 1.0\n"
+    )
+    before = {child.pid for child in psutil.Process(os.getpid()).children(recursive=True)}
+    out = tmp_path / "managed"
+    assert run(("run", str(plan), "--out", str(out))) == EXIT_OK
+    report = report_of(out)
+    assert report.losslessness is not None
+    assert report.losslessness.stock_verdict in ("exact", "near-tie")
+    assert "transformers" in report.losslessness.scorer["implementation"]
+    left = {child.pid for child in psutil.Process(os.getpid()).children(recursive=True)} - before
+    assert not left
+    running_still = [" ".join(p.info["cmdline"] or ()) for p in psutil.process_iter(["cmdline"])]
+    assert not [line for line in running_still if "vllm" in line and "--max-num-seqs 4" in line]
+
+
+def test_engines_in_process_are_forced_through_transformers(model: Path, tmp_path: Path) -> None:
+    prompts = write_prompts(tmp_path / "own.jsonl")
+    plain = {"enforce_eager": True, "max_num_seqs": 4}
+    spec = {**plain, "speculative_config": NGRAM}
+    (tmp_path / "target.toml").write_text(
+        'schema = "deployment/1"\nname = "engine"\ndevice = "cpu"\ncontext_length = 512\n'
+        f'[target]\npath = "{model}"\ndtype = "float32"\n'
+    )
+    arms = "".join(
+        f'[[arms]]\nname = "{name}"\nkind = "{kind}"\n'
+        'backend = "harness.backends.vllm_engine:open_session"\n'
+        f"params = {{ engine_args = {json.dumps(json.dumps(given))} }}\n"
+        for name, kind, given in (("ar", "ar", plain), ("stock", "stock", spec))
+    )
+    plan = tmp_path / "engine.toml"
+    plan.write_text(
+        'schema = "plan/1"\nname = "engine"\ndeployment = "target.toml"\nlabel = "smoke"\n'
+        f'[[sets]]\nname = "own"\npath = "{prompts}"\ncount = 3\n'
+        f"[sampling]\nmax_tokens = 24\n{arms}"
+        "[measure]\nlaunches = 1\nblocks = 2\nwarmup_prompts = 1\nmax_foreign_load = 1.0\n"
+    )
+    out = tmp_path / "engine"
+    assert run(("run", str(plan), "--out", str(out))) == EXIT_OK
+    report = report_of(out)
+    assert report.losslessness is not None
+    assert report.losslessness.stock_verdict in ("exact", "near-tie")

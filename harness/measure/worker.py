@@ -15,6 +15,7 @@ from typing import Any, BinaryIO, Literal
 from harness.codec import Record, canonical_json, from_json
 from harness.errors import EXIT_INVALID, HarnessError
 from harness.measure.launch import facts, open_sessions, requests_for, run_slots, warm_up
+from harness.measure.strangers import meet_strangers
 from harness.plan import Job
 from harness.records import PromptLine
 from harness.storage import append_lines, read_lines
@@ -63,7 +64,7 @@ def main(arguments: list[str]) -> int:
 
     try:
         spec = from_json(Path(arguments[0]).read_bytes(), LaunchSpec, arguments[0])
-        _run(spec, tell)
+        last = _run(spec, tell)
     except HarnessError as error:
         tell(Message(event="error", error=str(error), exit_code=error.exit_code))
         return error.exit_code
@@ -71,11 +72,12 @@ def main(arguments: list[str]) -> int:
         text = "out of memory; choose a smaller batch, context_length or target"
         tell(Message(event="error", error=text, exit_code=EXIT_INVALID))
         return EXIT_INVALID
-    tell(Message(event="done"))
+    tell(Message(event="done", facts=last))
     return 0
 
 
-def _run(spec: LaunchSpec, tell: Any) -> None:
+def _run(spec: LaunchSpec, tell: Any) -> dict[str, Any]:
+    """Run what is left of the launch; what the backends told at its end."""
     clock = SystemClock()
     prompts = tuple(read_lines(Path(spec.prompts), PromptLine))
     with open_sessions(spec.job) as sessions:
@@ -91,7 +93,11 @@ def _run(spec: LaunchSpec, tell: Any) -> None:
             lambda slot: tell(Message(event="slot", block=slot.block, requests=len(slot.prompts))),
         ):
             append_lines(Path(spec.output), responses)
-            tell(Message(event="block", block=block, facts=facts(spec.job, sessions)))
+            tell(Message(event="block", block=block))
+        told = facts(spec.job, sessions)  # before the strangers: they do not count
+        for arm, met in meet_strangers(spec.job, sessions, prompts, spec.launch, clock).items():
+            told[spec.job.plan.arm(arm).backend]["arms"][arm]["strangers"] = met
+    return told
 
 
 def _private_stdout() -> BinaryIO:

@@ -96,13 +96,17 @@ def test_every_request_is_sent_as_ids_with_a_salt_of_its_own_and_every_sampling_
         assert (body["repetition_penalty"], body["seed"]) == (1.0, 0)
 
 
-def test_no_measured_prompt_was_sent_before(target: Target, prompts: Path, tmp_path: Path) -> None:
+def test_no_measured_prompt_was_sent_before_and_strangers_follow(
+    target: Target, prompts: Path, tmp_path: Path
+) -> None:
     candidate = Manner()
     compare(target, candidate, prompts, tmp_path / "out")
     sent = [tuple(body["prompt"]) for body in candidate.bodies]
-    measured = sent[-8:]  # four prompts in two blocks
+    warm, measured, strangers = sent[:-12], sent[-12:-4], sent[-4:]  # four prompts in two blocks
     assert len(set(measured)) == 4
-    assert not set(sent[:-8]) & set(measured)
+    assert not set(warm) & set(measured)
+    assert not set(strangers) & {*warm, *measured}
+    assert sorted(map(len, strangers)) == sorted(map(len, set(measured)))
 
 
 def test_a_server_that_drops_tokens_is_violated_at_the_position(

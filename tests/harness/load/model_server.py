@@ -57,6 +57,7 @@ class Manner:
     """How a server behaves."""
 
     seconds_per_token: float = 0.001
+    prefill_seconds: float = 0.01
     per_chunk: int = 1
     fields: tuple[str, ...] = VLLM
     give_ids: bool = True
@@ -117,6 +118,8 @@ async def _stream(
     skip = body.get("skip_special_tokens", True)
     text = target.tokenizer.decode if skip else lambda ids: "".join(map(target.tokenizer.token_text, ids))
     told = ""
+    if not known:
+        await asyncio.sleep(manner.prefill_seconds)
     for start in range(0, len(kept), manner.per_chunk):
         part = kept[start : start + manner.per_chunk]
         last = start + manner.per_chunk >= len(kept)

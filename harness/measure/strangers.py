@@ -1,0 +1,61 @@
+"""Prompts that a server cannot have met: is it as quick with them as with those of the run?
+
+A server, or something in front of it, may answer known prompts from a cache, filled in the run or
+long before it. The ids of a prompt, rotated, are as long and cost as much to prefill, but nobody has
+sent them. They are sent after the last block of a launch, in the batch shape of the run.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+
+import msgspec
+
+from harness.measure.launch import requests_for
+from harness.measure.stopwatch import Place, run_batch
+from harness.plan import Job
+from harness.protocols import Clock, ServerSession, Session
+from harness.records import PromptLine
+
+ALONE = 8  # strangers of a run that sends one request at a time
+
+
+def meet_strangers(
+    job: Job,
+    sessions: Mapping[str, Session | ServerSession],
+    prompts: Sequence[PromptLine],
+    launch: int,
+    clock: Clock,
+) -> dict[str, dict[str, int]]:
+    """Time to the first token of strangers, by arm and by the prompt each was made from.
+
+    Args:
+        job: plan and deployment.
+        sessions: open session of every arm; those that are no server are passed over.
+        prompts: of the run.
+        launch: index of the launch; strangers of two launches differ.
+        clock: the measurer's.
+    """
+    batch = job.plan.measure.batch
+    requests = requests_for(job, prompts)[: None if batch > 1 else ALONE]
+    met: dict[str, dict[str, int]] = {}
+    for arm in job.plan.arms:
+        session = sessions[arm.name]
+        if not isinstance(session, ServerSession):
+            continue
+        met[arm.name] = {}
+        for start in range(0, len(requests), batch):
+            chosen = [
+                msgspec.structs.replace(r, prompt_token_ids=_rotated(r.prompt_token_ids, launch + 1))
+                for r in requests[start : start + batch]
+            ]
+            place = Place(arm=arm.name, launch=launch, block=0, order=0)
+            for response in run_batch(session, chosen, [r.request_id for r in chosen], place, clock):
+                if response.first_token_ns is not None:
+                    met[arm.name][response.prompt_id] = response.first_token_ns
+    return met
+
+
+def _rotated(ids: tuple[int, ...], by: int) -> tuple[int, ...]:
+    cut = by % len(ids)
+    return (*ids[cut:], *ids[:cut])

@@ -153,7 +153,7 @@ def _strangers(
 
 
 def _stranger_ratio(own: Sequence[Response], told: Sequence[Mapping[str, Any]]) -> float | None:
-    """Median over prompts: first token of the stranger over that of the prompt it was made from."""
+    """Median over prompts: first token of the stranger over the quickest of the prompt it was made from."""
     ratios = []
     for launch, facts in enumerate(told):
         for prompt_id, first in facts.get("strangers", {}).items():
@@ -163,7 +163,7 @@ def _stranger_ratio(own: Sequence[Response], told: Sequence[Mapping[str, Any]]) 
                 if r.launch == launch and r.prompt_id == prompt_id and r.first_token_ns is not None
             ]
             if known:
-                ratios.append(first / statistics.median(known))
+                ratios.append(first / min(known))  # a cache may have been filled by the first block
     return statistics.median(ratios) if ratios else None
 
 

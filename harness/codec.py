@@ -31,8 +31,11 @@ def canonical_json(value: object) -> bytes:
 
 
 def digest(value: object) -> str:
-    """sha256 (hex) of the canonical JSON of a record."""
-    return hashlib.sha256(canonical_json(value)).hexdigest()
+    """sha256 (hex) of the canonical JSON of a record, without the fields that hold their default.
+
+    So a later version may add fields with defaults, and what was written before keeps its digest.
+    """
+    return hashlib.sha256(canonical_json(_said(value))).hexdigest()
 
 
 def from_json(data: bytes | str, kind: type[R], where: str) -> R:
@@ -75,6 +78,27 @@ def from_plain(plain: object, kind: type[R], where: str) -> R:
 def json_schema(kind: type[Any]) -> dict[str, Any]:
     """JSON Schema (2020-12) of a record type."""
     return msgspec.json.schema(kind)
+
+
+def _said(value: object) -> object:
+    """A record as plain data, with only the fields that differ from their default."""
+    if isinstance(value, msgspec.Struct):
+        return {
+            field.encode_name: _said(getattr(value, field.name))
+            for field in msgspec.structs.fields(value)
+            if getattr(value, field.name) != _default(field)
+        }
+    if isinstance(value, list | tuple):
+        return [_said(item) for item in value]
+    if isinstance(value, dict):
+        return {key: _said(item) for key, item in value.items()}
+    return value
+
+
+def _default(field: msgspec.structs.FieldInfo) -> object:
+    if field.default_factory is not msgspec.NODEFAULT:
+        return field.default_factory()
+    return field.default
 
 
 def _refuse_non_finite(value: object, path: str) -> None:

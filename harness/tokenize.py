@@ -82,6 +82,11 @@ class PromptTokenizer:
             ) from None
         return tuple(self._tokenizer(rendered, add_special_tokens=False)["input_ids"])
 
+    @property
+    def inner(self) -> Any:
+        """The tokenizer as transformers knows it, for engines that ask for one."""
+        return self._tokenizer
+
     def encode_text(self, text: str) -> tuple[int, ...]:
         """Token ids of text as it stands: no template, nothing added; special tokens are recognised."""
         return tuple(self._tokenizer(text, add_special_tokens=False)["input_ids"])

@@ -8,10 +8,10 @@ from pathlib import Path
 import jsonschema
 import pytest
 
-from harness.codec import canonical_json, digest, from_json, json_schema
+from harness.codec import Record, canonical_json, digest, from_json, json_schema
 from harness.errors import DataError, UsageError
-from harness.plan import Deployment, Job, Plan, built_in, load_job
-from harness.records import Response
+from harness.plan import ArmSpec, Deployment, Job, Plan, SetSpec, built_in, load_job
+from harness.records import Response, Sampling
 from harness.results import Report
 
 GOOD = """
@@ -46,7 +46,7 @@ def test_a_good_plan_loads_with_its_deployment(tmp_path: Path) -> None:
         ("max_tokens", "max_tokns", "did you mean `max_tokens`"),
         ("count = 3", "count = 0", "`count` must be at least 1"),
         ("count = 3", 'count = "3"', r"\$.sets\[0\].count"),
-        ('kind = "ar"', 'kind = "stock"', "exactly one arm of kind 'ar'"),
+        ('kind = "ar"', 'kind = "candidate"', "exactly one arm of kind 'ar'"),
         ('kind = "ar"', 'kind = "fast"', r"\$.arms\[0\].kind"),
         ("max_tokens = 8", "max_tokens = 8, temperature = -1.0", "`temperature` must be 0 or more"),
         ("max_tokens = 8", "max_tokens = 0", "`max_tokens` must be at least 1"),
@@ -133,3 +133,37 @@ def test_canonical_json_does_not_depend_on_key_order() -> None:
 def test_a_broken_record_names_file_and_field() -> None:
     with pytest.raises(DataError, match=r"here\.json: .*missing required field"):
         from_json(b"{}", Plan, "here.json")
+
+
+def test_a_plan_without_an_autoregressive_arm_is_measured_against_stock() -> None:
+    arms = (
+        ArmSpec(name="new", kind="candidate", backend="m:f"),
+        ArmSpec(name="old", kind="stock", backend="m:f"),
+    )
+    plan = Plan(
+        schema="plan/1",
+        name="two",
+        deployment="d",
+        label="smoke",
+        sets=(SetSpec(name="own", count=1),),
+        arms=arms,
+        sampling=Sampling(max_tokens=4),
+    )
+    assert plan.baseline.name == "old"
+
+
+def test_the_hash_sees_what_was_said_and_not_the_defaults_of_later_versions() -> None:
+    class Early(Record, frozen=True):
+        name: str
+        count: int = 1
+
+    class Later(Record, frozen=True):
+        name: str
+        count: int = 1
+        speed: float | None = None
+        inner: Early = Early(name="x")
+
+    assert digest(Early(name="a")) == digest(Later(name="a"))
+    assert digest(Early(name="a", count=2)) == digest(Later(name="a", count=2))
+    told = {digest(Later(name="a")), digest(Later(name="a", speed=0.0)), digest(Later(name="a", count=2))}
+    assert len(told | {digest(Later(name="a", inner=Early(name="y")))}) == 4

@@ -14,6 +14,19 @@ from harness.plan import ArmSpec, Deployment, Job, Plan, SetSpec, built_in, load
 from harness.records import Response, Sampling
 from harness.results import Report
 
+
+class Early(Record, frozen=True):
+    name: str
+    count: int = 1
+
+
+class Later(Record, frozen=True):
+    name: str
+    count: int = 1
+    speed: float | None = None
+    inner: Early = Early(name="x")
+
+
 GOOD = """
 schema = "plan/1"
 name = "mine"
@@ -153,16 +166,6 @@ def test_a_plan_without_an_autoregressive_arm_is_measured_against_stock() -> Non
 
 
 def test_the_hash_sees_what_was_said_and_not_the_defaults_of_later_versions() -> None:
-    class Early(Record, frozen=True):
-        name: str
-        count: int = 1
-
-    class Later(Record, frozen=True):
-        name: str
-        count: int = 1
-        speed: float | None = None
-        inner: Early = Early(name="x")
-
     assert digest(Early(name="a")) == digest(Later(name="a"))
     assert digest(Early(name="a", count=2)) == digest(Later(name="a", count=2))
     told = {digest(Later(name="a")), digest(Later(name="a", speed=0.0)), digest(Later(name="a", count=2))}

@@ -8,7 +8,7 @@ import pytest
 from harness.backends.transformers_engine import TransformersSession, open_session
 from harness.errors import BackendError, UsageError
 from harness.measure.worker import SystemClock
-from harness.plan import ArmSpec, Deployment, ModelSpec
+from harness.plan import ArmSpec, Deployment, ModelSpec, Param
 from harness.protocols import Exchange
 from harness.records import DecodeRequest, Sampling
 from tests.harness.tiny import write_llama
@@ -89,7 +89,7 @@ def test_penalties_it_does_not_know_are_refused(session: TransformersSession) ->
         pytest.param({"prompt_lookup": True}, "got True", id="a truth value"),
     ],
 )
-def test_a_wrong_parameter_names_the_arm(tmp_path: Path, params: dict[str, int], message: str) -> None:
+def test_a_wrong_parameter_names_the_arm(tmp_path: Path, params: dict[str, Param], message: str) -> None:
     deployment = Deployment(
         schema="deployment/1",
         name="tiny",

@@ -13,3 +13,7 @@ class TargetError(MechanismError):
 
 class RequestError(MechanismError):
     """A request cannot be served: the message names it and says why."""
+
+
+class DrafterError(MechanismError):
+    """A drafter folder cannot be used: the message names the file, tensor or field."""

@@ -15,8 +15,9 @@ from harness.measure.launch import requests_for
 from harness.measure.stopwatch import Place, run_batch
 from harness.plan import Job
 from harness.protocols import Clock, ServerSession, Session
-from harness.records import PromptLine
+from harness.records import DecodeRequest, PromptLine
 
+ROUNDS = 2
 ALONE = 8  # strangers of a run that sends one request at a time
 
 
@@ -28,6 +29,9 @@ def meet_strangers(
     clock: Clock,
 ) -> dict[str, dict[str, int]]:
     """Time to the first token of strangers, by arm and by the prompt each was made from.
+
+    Each prompt makes a stranger in every round, and the quickest is told: one late answer on a busy
+    machine is no sign of a cache.
 
     Args:
         job: plan and deployment.
@@ -43,19 +47,20 @@ def meet_strangers(
         session = sessions[arm.name]
         if not isinstance(session, ServerSession):
             continue
-        met[arm.name] = {}
-        for start in range(0, len(requests), batch):
-            chosen = [
-                msgspec.structs.replace(r, prompt_token_ids=_rotated(r.prompt_token_ids, launch + 1))
-                for r in requests[start : start + batch]
-            ]
-            place = Place(arm=arm.name, launch=launch, block=0, order=0)
-            for response in run_batch(session, chosen, [r.request_id for r in chosen], place, clock):
-                if response.first_token_ns is not None:
-                    met[arm.name][response.prompt_id] = response.first_token_ns
+        quickest = met.setdefault(arm.name, {})
+        place = Place(arm=arm.name, launch=launch, block=0, order=0)
+        for turn in range(ROUNDS):
+            for start in range(0, len(requests), batch):
+                chosen = [_stranger(r, launch * ROUNDS + turn + 1) for r in requests[start : start + batch]]
+                for response in run_batch(session, chosen, [r.request_id for r in chosen], place, clock):
+                    if response.first_token_ns is not None:
+                        before = quickest.get(response.prompt_id, response.first_token_ns)
+                        quickest[response.prompt_id] = min(before, response.first_token_ns)
     return met
 
 
-def _rotated(ids: tuple[int, ...], by: int) -> tuple[int, ...]:
+def _stranger(request: DecodeRequest, by: int) -> DecodeRequest:
+    """The request with its prompt rotated by so many tokens."""
+    ids = request.prompt_token_ids
     cut = by % len(ids)
-    return (*ids[cut:], *ids[:cut])
+    return msgspec.structs.replace(request, prompt_token_ids=(*ids[cut:], *ids[:cut]))

@@ -102,11 +102,12 @@ def test_no_measured_prompt_was_sent_before_and_strangers_follow(
     candidate = Manner()
     compare(target, candidate, prompts, tmp_path / "out")
     sent = [tuple(body["prompt"]) for body in candidate.bodies]
-    warm, measured, strangers = sent[:-12], sent[-12:-4], sent[-4:]  # four prompts in two blocks
+    warm, measured, strangers = sent[:-16], sent[-16:-8], sent[-8:]  # four prompts in two blocks
     assert len(set(measured)) == 4
     assert not set(warm) & set(measured)
     assert not set(strangers) & {*warm, *measured}
-    assert sorted(map(len, strangers)) == sorted(map(len, set(measured)))
+    assert sorted(map(len, strangers)) == sorted(map(len, measured))
+    assert len(set(strangers)) == 8  # two rounds of four
 
 
 def test_a_server_that_drops_tokens_is_violated_at_the_position(

@@ -150,7 +150,10 @@ def test_a_plan_can_start_and_end_its_own_servers(model: Path, tmp_path: Path) -
     assert not [line for line in running_still if "vllm" in line and "--max-num-seqs 4" in line]
 
 
-def test_engines_in_process_are_forced_through_transformers(model: Path, tmp_path: Path) -> None:
+def test_engines_in_process_are_forced_through_transformers(
+    model: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("VLLM_CPU_KVCACHE_SPACE", "1")  # without it each engine takes nearly all memory
     prompts = write_prompts(tmp_path / "own.jsonl")
     plain = {"enforce_eager": True, "max_num_seqs": 4}
     spec = {**plain, "speculative_config": NGRAM}

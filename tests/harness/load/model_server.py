@@ -57,7 +57,7 @@ class Manner:
     """How a server behaves."""
 
     seconds_per_token: float = 0.001
-    prefill_seconds: float = 0.01
+    prefill_seconds: float = 0.03
     per_chunk: int = 1
     fields: tuple[str, ...] = VLLM
     give_ids: bool = True

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
+from typing import Any
 
 from harness.errors import BackendError
 from harness.protocols import Clock, Exchange, ServerSession, Session
@@ -101,16 +102,10 @@ def _from_exchange(
     if error is None and first is None:
         error = "finished without a token"
     if error is not None:
-        return _failed(prompt_id, len(request.prompt_token_ids), place, started_at, error)
+        return _failed(prompt_id, request, place, started_at, error)
     return Response(
-        prompt_id=prompt_id,
-        arm=place.arm,
-        launch=place.launch,
-        block=place.block,
-        order=place.order,
+        **_identity(prompt_id, request, place, started_at),
         status="ok",
-        prompt_tokens=len(request.prompt_token_ids),
-        started_at=started_at,
         token_ids=found.token_ids,
         text=found.text,
         finish_reason=found.finish_reason,
@@ -125,18 +120,21 @@ def _from_exchange(
     )
 
 
-def _failed(prompt_id: str, prompt_tokens: int, place: Place, started_at: float, error: str) -> Response:
-    return Response(
-        prompt_id=prompt_id,
-        arm=place.arm,
-        launch=place.launch,
-        block=place.block,
-        order=place.order,
-        status="failed",
-        prompt_tokens=prompt_tokens,
-        started_at=started_at,
-        error=error,
-    )
+def _failed(prompt_id: str, request: DecodeRequest, place: Place, started_at: float, error: str) -> Response:
+    return Response(**_identity(prompt_id, request, place, started_at), status="failed", error=error)
+
+
+def _identity(prompt_id: str, request: DecodeRequest, place: Place, started_at: float) -> dict[str, Any]:
+    """The fields that say which response this is."""
+    return {
+        "prompt_id": prompt_id,
+        "arm": place.arm,
+        "launch": place.launch,
+        "block": place.block,
+        "order": place.order,
+        "prompt_tokens": len(request.prompt_token_ids),
+        "started_at": started_at,
+    }
 
 
 def _note(tracks: list[_Track], event: StepEvent, now: int) -> None:
@@ -170,20 +168,13 @@ def _note(tracks: list[_Track], event: StepEvent, now: int) -> None:
 def _response(
     track: _Track, prompt_id: str, request: DecodeRequest, place: Place, started_at: float, error: str | None
 ) -> Response:
-    prompt_tokens = len(request.prompt_token_ids)
     if error is None and track.first_token_ns is None:
         error = "finished without a token"
     if error is not None:
-        return _failed(prompt_id, prompt_tokens, place, started_at, error)
+        return _failed(prompt_id, request, place, started_at, error)
     return Response(
-        prompt_id=prompt_id,
-        arm=place.arm,
-        launch=place.launch,
-        block=place.block,
-        order=place.order,
+        **_identity(prompt_id, request, place, started_at),
         status="ok",
-        prompt_tokens=prompt_tokens,
-        started_at=started_at,
         token_ids=tuple(track.token_ids),
         text=track.text,
         finish_reason=track.finish_reason,

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import asyncio
 import json
-import threading
-from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import AbstractContextManager
 from dataclasses import dataclass, field
 from typing import Any
 
 from aiohttp import web
+
+from tests.harness.load.threads import serving_app
 
 FIELDS = (
     *("model", "prompt", "max_tokens", "temperature", "top_p", "seed", "stop", "stream", "stream_options"),
@@ -145,37 +145,11 @@ async def _metrics(request: web.Request) -> web.Response:
     )
 
 
-@contextmanager
-def serving(script: Script) -> Iterator[str]:
-    """Serve in a thread; yields the base URL."""
-    ready: threading.Event = threading.Event()
-    stop: asyncio.Event = asyncio.Event()
-    address: list[str] = []
-    loops: list[asyncio.AbstractEventLoop] = []
-
-    async def main() -> None:
-        app = web.Application()
-        app[SCRIPT] = script
-        app.router.add_post("/v1/completions", _complete)
-        app.router.add_get("/openapi.json", _openapi)
-        app.router.add_get("/v1/models", _models)
-        app.router.add_get("/metrics", _metrics)
-        runner = web.AppRunner(app)
-        await runner.setup()
-        site = web.TCPSite(runner, "127.0.0.1", 0)
-        await site.start()
-        host, port = runner.addresses[0][:2]
-        address.append(f"http://{host}:{port}")
-        loops.append(asyncio.get_running_loop())
-        ready.set()
-        await stop.wait()
-        await runner.cleanup()
-
-    thread = threading.Thread(target=asyncio.run, args=(main(),), daemon=True)
-    thread.start()
-    assert ready.wait(10)
-    try:
-        yield address[0]
-    finally:
-        loops[0].call_soon_threadsafe(stop.set)
-        thread.join(10)
+def serving(script: Script) -> AbstractContextManager[str]:
+    """Serve in a thread; the context is the base URL."""
+    app = web.Application()
+    app[SCRIPT] = script
+    app.router.add_post("/v1/completions", _complete)
+    for path, handler in (("/openapi.json", _openapi), ("/v1/models", _models), ("/metrics", _metrics)):
+        app.router.add_get(path, handler)
+    return serving_app(app)

@@ -6,8 +6,7 @@ import asyncio
 import itertools
 import json
 import threading
-from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import AbstractContextManager
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -18,6 +17,7 @@ from aiohttp import web
 from harness.backends.transformers_scorer import TransformersScorer
 from harness.models.folder import read_folder
 from harness.tokenize import PromptTokenizer
+from tests.harness.load.threads import serving_app
 from tests.harness.tiny import EOS
 
 VLLM = (
@@ -188,35 +188,11 @@ async def _metrics(request: web.Request) -> web.Response:
     return web.Response(text="\n".join(lines) + "\n")
 
 
-@contextmanager
-def serving(target: Target, manner: Manner) -> Iterator[str]:
-    """Serve in a thread; yields the base URL."""
-    ready = threading.Event()
-    stop = asyncio.Event()
-    address: list[str] = []
-    loops: list[asyncio.AbstractEventLoop] = []
-
-    async def main() -> None:
-        app = web.Application()
-        app[TARGET], app[MANNER] = target, manner
-        app.router.add_post("/v1/completions", _complete)
-        for path, handler in (("/openapi.json", _openapi), ("/v1/models", _models), ("/metrics", _metrics)):
-            app.router.add_get(path, handler)
-        runner = web.AppRunner(app)
-        await runner.setup()
-        await web.TCPSite(runner, "127.0.0.1", 0).start()
-        host, port = runner.addresses[0][:2]
-        address.append(f"http://{host}:{port}")
-        loops.append(asyncio.get_running_loop())
-        ready.set()
-        await stop.wait()
-        await runner.cleanup()
-
-    thread = threading.Thread(target=asyncio.run, args=(main(),), daemon=True)
-    thread.start()
-    assert ready.wait(10)
-    try:
-        yield address[0]
-    finally:
-        loops[0].call_soon_threadsafe(stop.set)
-        thread.join(10)
+def serving(target: Target, manner: Manner) -> AbstractContextManager[str]:
+    """Serve in a thread; the context is the base URL."""
+    app = web.Application()
+    app[TARGET], app[MANNER] = target, manner
+    app.router.add_post("/v1/completions", _complete)
+    for path, handler in (("/openapi.json", _openapi), ("/v1/models", _models), ("/metrics", _metrics)):
+        app.router.add_get(path, handler)
+    return serving_app(app)

@@ -52,6 +52,7 @@ class BlockConfig:
     draft_vocab_size: int | None = None  # None: the target's
     own_embedding: bool = False  # stored with the drafter, not taken from the target
     own_head: bool = False
+    target_layers: int | None = None  # of the target it was trained for, where the checkpoint tells
 
     @property
     def drafts(self) -> int:

@@ -50,6 +50,7 @@ class Eagle3Config:
     norm_before_fc: bool = False
     norm_before_residual: bool = False
     norm_output: bool = False  # the feature handed on is the normed one
+    target_layers: int | None = None  # of the target it was trained for, where the checkpoint tells
 
     @property
     def reaches(self) -> tuple[Reach, ...]:

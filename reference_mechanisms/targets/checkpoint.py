@@ -61,28 +61,31 @@ class Checkpoint:
         """Whether a tensor of this name exists."""
         return name in self._files
 
+    @property
+    def names(self) -> frozenset[str]:
+        """Every stored tensor."""
+        return frozenset(self._files)
+
     def take(self, name: str, shape: tuple[int, ...], dtype: torch.dtype) -> Tensor:
         """A tensor, converted to `dtype`.
 
         Raises:
             TargetError: it is missing, has another shape, or is stored in a quantised type.
         """
-        if name not in self._files:
-            raise TargetError(f"{self.folder}: tensor {name} is missing; give the complete checkpoint")
-        stored = self._files[name].get_slice(name)
-        if stored.get_dtype() not in PLAIN_TYPES:
-            raise TargetError(
-                f"{self.folder}: tensor {name} is stored as {stored.get_dtype()}; this engine reads "
-                f"{', '.join(PLAIN_TYPES)}, so give an unquantised checkpoint"
-            )
-        if tuple(stored.get_shape()) != shape:
-            raise TargetError(
-                f"{self.folder}: tensor {name} has shape {tuple(stored.get_shape())}, "
-                f"config.json asks for {shape}"
-            )
-        self._taken.add(name)
-        tensor: Tensor = self._files[name].get_tensor(name)
-        return tensor.to(dtype)
+        return self._take(name, shape, PLAIN_TYPES).to(dtype)
+
+    def take_exact(self, name: str, shape: tuple[int, ...], stored_as: str) -> Tensor:
+        """A tensor that is no weight, as it is stored.
+
+        Args:
+            name: of the tensor.
+            shape: it must have.
+            stored_as: safetensors type it must have, such as "I64" or "BOOL".
+
+        Raises:
+            TargetError: it is missing, or has another shape or type.
+        """
+        return self._take(name, shape, (stored_as,))
 
     def refuse_unused(self, ignore: Iterable[str]) -> None:
         """Hold that every tensor was taken, except those whose name ends with one of `ignore`.
@@ -99,6 +102,24 @@ class Checkpoint:
                 f"{self.folder}: tensor {unused[0]} ({len(unused)} in all) has no place in this "
                 "architecture; check `architectures` in config.json"
             )
+
+    def _take(self, name: str, shape: tuple[int, ...], types: tuple[str, ...]) -> Tensor:
+        if name not in self._files:
+            raise TargetError(f"{self.folder}: tensor {name} is missing; give the complete checkpoint")
+        stored = self._files[name].get_slice(name)
+        if stored.get_dtype() not in types:
+            raise TargetError(
+                f"{self.folder}: tensor {name} is stored as {stored.get_dtype()}; this engine reads "
+                f"{', '.join(types)}, so give an unquantised checkpoint"
+            )
+        if tuple(stored.get_shape()) != shape:
+            raise TargetError(
+                f"{self.folder}: tensor {name} has shape {tuple(stored.get_shape())}, "
+                f"config.json asks for {shape}"
+            )
+        self._taken.add(name)
+        tensor: Tensor = self._files[name].get_tensor(name)
+        return tensor
 
     def _open(self, path: Path) -> None:
         try:

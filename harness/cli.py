@@ -8,12 +8,20 @@ from __future__ import annotations
 
 import argparse
 import sys
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from importlib import metadata
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NoReturn
 
-from harness.errors import EXIT_INVALID, EXIT_OK, EXIT_USAGE, EXIT_VIOLATED, HarnessError, UsageError
+from harness.errors import (
+    EXIT_INVALID,
+    EXIT_OK,
+    EXIT_USAGE,
+    EXIT_VIOLATED,
+    HarnessError,
+    ModelError,
+    UsageError,
+)
 
 if TYPE_CHECKING:
     from harness.plan import Job
@@ -65,6 +73,7 @@ def build_parser() -> argparse.ArgumentParser:
     _add_explain(commands)
     _add_schema(commands)
     _add_evals(commands)
+    _add_weight12(commands)
     return parser
 
 
@@ -291,6 +300,28 @@ def _add_evals(commands: argparse._SubParsersAction[_Parser]) -> None:
     from sealed_evals.commands import register  # noqa: PLC0415
 
     register(commands)
+
+
+def _add_weight12(commands: argparse._SubParsersAction[_Parser]) -> None:
+    from reference_mechanisms.weight12.commands import register  # noqa: PLC0415
+
+    register(commands, _with_harness_errors)
+
+
+def _with_harness_errors(run: Callable[[argparse.Namespace], int]) -> Callable[[argparse.Namespace], int]:
+    """A command of the mechanisms, its errors turned into ours."""
+    from reference_mechanisms.errors import MechanismError  # noqa: PLC0415
+    from reference_mechanisms.weight12.errors import CallError  # noqa: PLC0415
+
+    def guarded(options: argparse.Namespace) -> int:
+        try:
+            return run(options)
+        except CallError as error:
+            raise UsageError(str(error)) from None
+        except MechanismError as error:
+            raise ModelError(str(error)) from None
+
+    return guarded
 
 
 def _evals_dir(given: Path | None) -> Path | None:

@@ -39,6 +39,8 @@ def server_audits(
             continue
         told = _told(arm, facts)
         audits += [_usage(arm, own), _ids(arm, own), _prefix_cache(arm, told), _refusals(arm, own)]
+        if not job.plan.sampling.greedy:
+            audits.append(_seeded(arm, own))
         if arm.name != baseline.name:
             against = by_arm[baseline.name]
             audits.append(_speculation(arm, told))
@@ -116,6 +118,22 @@ def _prefix_cache(arm: ArmSpec, told: Sequence[Mapping[str, Any]]) -> Audit:
         name=name,
         passed=True if hits == 0 else None,
         detail=f"{hits} of {asked if asked is not None else 'unknown'} prompt tokens came from the cache",
+    )
+
+
+def _seeded(arm: ArmSpec, own: Sequence[Response]) -> Audit:
+    """Above temperature 0: whether a seed fixes the output. Many servers do not promise it."""
+    outputs: dict[str, set[tuple[int, ...]]] = {}
+    for response in own:
+        outputs.setdefault(response.prompt_id, set()).add(response.token_ids)
+    same = sum(len(found) == 1 for found in outputs.values())
+    return Audit(
+        name=f"repeats its seed: {arm.name}",
+        passed=True if same == len(outputs) else None,
+        detail=(
+            f"{same} of {len(outputs)} prompts gave the same ids every time; where a seed does not fix the "
+            "output, the distribution test is all there is"
+        ),
     )
 
 

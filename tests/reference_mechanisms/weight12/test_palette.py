@@ -39,6 +39,11 @@ def test_sets_that_fit_together_share_a_palette() -> None:
     assert choose_palettes({of(55, 56, 57): 90, of(57, 58): 9, of(50): 1}) == (of(50, 55, 56, 57, 58),)
 
 
+def test_a_palette_is_filled_to_its_eighth_class() -> None:
+    assert choose_palettes({of(*range(50, 57)): 9, of(40): 1}) == (of(40, *range(50, 57)),)
+    assert len(choose_palettes({of(*range(50, 58)): 9, of(40): 1})) == 2
+
+
 def test_a_full_palette_starts_another_for_the_frequent_sets_first() -> None:
     common, odd = of(*range(50, 58)), of(0, 50)
     assert choose_palettes({odd: 1, common: 99}) == (odd, common)

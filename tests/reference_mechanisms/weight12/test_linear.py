@@ -1,0 +1,71 @@
+from __future__ import annotations
+
+import numpy as np
+import pytest
+import torch
+from torch import nn
+
+from reference_mechanisms.weight12.decode import decode
+from reference_mechanisms.weight12.encode import encode
+from reference_mechanisms.weight12.linear import Linear12
+from tests.reference_mechanisms.weight12 import samples
+from tests.reference_mechanisms.weight12.samples import Bits
+
+FINITE = ("normal", "heavy_tailed", "zero_rich")
+
+
+def layer(bits: Bits, *, bias: bool) -> nn.Linear:
+    linear = nn.Linear(bits.shape[1], bits.shape[0], bias=bias, dtype=torch.bfloat16)
+    with torch.no_grad():
+        linear.weight.copy_(torch.from_numpy(bits).view(torch.bfloat16))
+    return linear
+
+
+def same_bits(one: torch.Tensor, two: torch.Tensor) -> bool:
+    return one.dtype == two.dtype and torch.equal(one.view(torch.int16), two.view(torch.int16))
+
+
+@pytest.mark.parametrize("shape", [(192, 576), (70, 100), (1, 1), (5, 65), (300, 256)], ids=str)
+@pytest.mark.parametrize("kind", samples.KINDS)
+def test_the_weight_is_decoded_bit_for_bit(kind: str, shape: tuple[int, int]) -> None:
+    bits = samples.KINDS[kind](shape, 5)
+    packed = encode(bits)
+    found = Linear12(packed).weight()
+    assert found.is_contiguous()
+    assert np.array_equal(found.view(torch.uint16).numpy(), bits)
+    assert np.array_equal(decode(packed), bits)
+
+
+@pytest.mark.parametrize("bias", [False, True], ids=["no bias", "bias"])
+@pytest.mark.parametrize("rows", [1, 2, 8, 17])
+@pytest.mark.parametrize("kind", FINITE)
+def test_the_result_is_that_of_the_bf16_layer_bit_for_bit(kind: str, rows: int, bias: bool) -> None:
+    torch.manual_seed(0)
+    raw = layer(samples.KINDS[kind]((320, 448), 6), bias=bias)
+    x = torch.randn(rows, 448, dtype=torch.bfloat16)
+    with torch.no_grad():
+        assert same_bits(Linear12.from_linear(raw)(x), raw(x))
+        assert same_bits(Linear12.from_linear(raw)(x[None]), raw(x[None]))
+
+
+def test_the_state_is_the_stored_arrays_and_loads_again() -> None:
+    raw = layer(samples.one_spread_row((64, 256)), bias=True)
+    packed = Linear12.from_linear(raw)
+    state = packed.state_dict()
+    assert list(state) == ["lo", "code", "pidx", "ptab", "rawrow", "rawval", "bias"]
+    other = Linear12(encode(samples.one_spread_row((64, 256), 9)), torch.zeros(64, dtype=torch.bfloat16))
+    if other.ptab.shape == packed.ptab.shape:
+        other.load_state_dict(state)
+        assert same_bits(other.weight(), raw.weight.detach())
+
+
+def test_moving_a_model_to_another_type_leaves_the_codes_alone() -> None:
+    raw = layer(samples.normal((64, 256)), bias=False)
+    assert Linear12.from_linear(raw).to("cpu").lo.dtype == torch.uint8
+
+
+def test_what_is_no_bf16_matrix_is_refused() -> None:
+    with pytest.raises(ValueError, match="packs bfloat16, not"):
+        Linear12.from_linear(nn.Linear(4, 4))
+    with pytest.raises(ValueError, match="a matrix, not a tensor of shape"):
+        Linear12(encode(samples.normal((2, 3, 64))))

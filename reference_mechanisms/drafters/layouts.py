@@ -53,7 +53,15 @@ def parse_layout(raw: Mapping[str, Any], where: str, stored: Collection[str]) ->
     Raises:
         DrafterError: the layout is unknown, or a field is missing or wrong.
     """
-    fields = Fields(raw, where)
+    found = _layout(Fields(raw, where), stored)
+    if isinstance(found, BlockConfig) and found.mask_token >= found.vocab_size:
+        raise DrafterError(
+            f"{where}: `mask_token_id` is {found.mask_token}, not in the vocabulary of {found.vocab_size}"
+        )
+    return found
+
+
+def _layout(fields: Fields, stored: Collection[str]) -> Config:
     fields.refuse_other_networks()
     if "speculators_model_type" in fields:
         kind = fields.choice("speculators_model_type", SPECULATORS)
@@ -71,7 +79,7 @@ def parse_layout(raw: Mapping[str, Any], where: str, stored: Collection[str]) ->
         return _plain_eagle(fields, stored)
     known = ", ".join((DFLASH, DFLASH2, DSPARK, DEEPSPEC_BLOCK, DEEPSPEC_EAGLE, *EAGLES))
     raise DrafterError(
-        f"{where}: `architectures` is {list(named)!r}, no drafter layout known here; known are {known} "
+        f"{fields.where}: `architectures` is {list(named)!r}, no known drafter layout; known are {known} "
         "(the last with `draft_vocab_size`), and `speculators_model_type`"
     )
 

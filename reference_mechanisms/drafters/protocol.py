@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import NamedTuple, Protocol
+from typing import NamedTuple, Protocol, runtime_checkable
 
 from torch import Tensor
 
@@ -34,4 +34,24 @@ class Drafter(Protocol):
 
     def propose(self, wanted: Sequence[Wanted]) -> list[Proposal]:
         """One proposal for each, in order; each at most `limit` long."""
+        ...
+
+
+@runtime_checkable
+class ContextDrafter(Drafter, Protocol):
+    """A drafter that reads hidden states of the target."""
+
+    @property
+    def taps(self) -> tuple[int, ...]:
+        """Layers, counted from 0, whose output it reads; -1 is the embedding."""
+        ...
+
+    def extend(self, slot: int, taps: Tensor) -> None:
+        """Positions of a request were committed; together the calls cover all in front of the anchor.
+
+        Args:
+            slot: of the request; `begin` came before.
+            taps: hidden states of the committed positions alone, tapped layers side by side, [rows,
+                taps x hidden]: the prompt's first, then the anchor and the accepted drafts of each step.
+        """
         ...

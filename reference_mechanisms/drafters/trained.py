@@ -34,7 +34,7 @@ class Drafting:
     """How drafts are made."""
 
     drafts: int  # draft tokens a step
-    sampled: bool = True  # at temperature above 0; False: the best token, as a point mass
+    sampled: bool = False  # draw drafts at temperature above 0; else the best token, a point mass
     lengths: Lengths | None = None  # how many to verify, from the confidences; None: all
     temperatures: tuple[float, ...] = ()  # of the confidences, one for each draft
     random: Uniform = uniform

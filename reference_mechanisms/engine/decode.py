@@ -16,7 +16,7 @@ import torch
 from torch import Tensor
 
 from reference_mechanisms.drafters.calibration import NoDrafter
-from reference_mechanisms.drafters.protocol import Drafter, Proposal, Wanted
+from reference_mechanisms.drafters.protocol import ContextDrafter, Drafter, Proposal, Wanted
 from reference_mechanisms.engine.cache import KVCache
 from reference_mechanisms.engine.choices import Place, argmax, settle
 from reference_mechanisms.engine.rows import Rows, Segment
@@ -29,7 +29,7 @@ from reference_mechanisms.verification.chain import Verified
 if TYPE_CHECKING:
     from hashlib import _Hash
 
-    from reference_mechanisms.targets.llama import LlamaTarget
+    from reference_mechanisms.targets.llama import Forward, LlamaTarget
 
 PREFILL_ROWS = 512  # prompt rows of one forward
 
@@ -88,22 +88,29 @@ class Decoder:
             self._check(request)
         cache = self._cache_for(len(requests))
         batch = [self._open(slot, request) for slot, request in enumerate(requests)]
+        reader = drafter if isinstance(drafter, ContextDrafter) else None
+        taps = () if reader is None else reader.taps
         for live in batch:
-            logits = self._prefill(cache, live)
+            logits, tapped = self._prefill(cache, live, taps)
             drafter.begin(live.slot, live.request)
+            if reader is not None:
+                reader.extend(live.slot, tapped)
             yield self._emit(live, Proposal(()), logits, argmax(logits), None)
         while active := [live for live in batch if not live.done]:
             wanted = [Wanted(live.slot, live.emitted, self._limit(live)) for live in active]
             proposals = drafter.propose(wanted)
             _hold_limits(wanted, proposals)
             rows = _pack(active, proposals, cache)
-            logits = self.target.logits(self.target.forward(rows, cache).hidden)
+            forward = self.target.forward(rows, cache, taps)
+            logits, tapped = self.target.logits(forward.hidden), _side_by_side(forward)
             plain = argmax(logits)
             first = 0
             events = []
             for live, proposal in zip(active, proposals, strict=True):
-                last = first + 1 + len(proposal.token_ids)
+                last, before = first + 1 + len(proposal.token_ids), cache.length(live.slot)
                 events.append(self._emit(live, proposal, logits[first:last], plain[first:last], cache))
+                if reader is not None and not live.done:
+                    reader.extend(live.slot, tapped[first : first + cache.length(live.slot) - before])
                 first = last
             yield from events
 
@@ -155,17 +162,19 @@ class Decoder:
             self._cache = self.target.new_cache(slots, self._capacity)
         return self._cache
 
-    def _prefill(self, cache: KVCache, live: _Live) -> Tensor:
-        """Cache the prompt; logits [1, vocabulary] behind its last token."""
+    def _prefill(self, cache: KVCache, live: _Live, taps: Sequence[int]) -> tuple[Tensor, Tensor]:
+        """Cache the prompt; logits [1, vocabulary] behind its last token, and its tapped states."""
         prompt, slot = live.request.prompt, live.slot
         cache.clear(slot)
-        hidden = torch.empty(0)
+        hidden, tapped = torch.empty(0), []
         for start in range(0, len(prompt), PREFILL_ROWS):
             ids = prompt[start : start + PREFILL_ROWS]
             rows = Rows(ids, range(start, start + len(ids)), (Segment(slot, start, len(ids)),))
-            hidden = self.target.forward(rows, cache).hidden
+            forward = self.target.forward(rows, cache, taps)
+            hidden = forward.hidden
+            tapped.append(_side_by_side(forward))
             cache.commit(slot, len(ids))
-        return self.target.logits(hidden[-1:])
+        return self.target.logits(hidden[-1:]), torch.cat(tapped)
 
     def _emit(
         self, live: _Live, proposal: Proposal, logits: Tensor, plain: Sequence[int], cache: KVCache | None
@@ -199,6 +208,11 @@ class Decoder:
             text=visible_text(live.emitted, live.ending, self._decode),
             logits_sha256=None if live.hasher is None else live.hasher.hexdigest(),
         )
+
+
+def _side_by_side(forward: Forward) -> Tensor:
+    """Tapped states of each row, [rows, taps x hidden]; without taps nothing."""
+    return torch.cat(forward.taps, dim=-1) if forward.taps else torch.empty(0)
 
 
 def _hold_limits(wanted: Sequence[Wanted], proposals: Sequence[Proposal]) -> None:

@@ -134,6 +134,11 @@ class LlamaTarget:
         )
 
     @torch.inference_mode()
+    def embed(self, token_ids: Tensor) -> Tensor:
+        """Embeddings [..., hidden] of ids [...], for drafters that share them."""
+        return self._embedding[token_ids]
+
+    @torch.inference_mode()
     def logits(self, hidden: Tensor) -> Tensor:
         """Logits [rows, vocabulary] in the target's own type, from rows of `Forward.hidden`."""
         return self._head(hidden)

@@ -159,7 +159,7 @@ EAGLE = configs.SMALL["speculators eagle3"]
     ("raw", "message"),
     [
         pytest.param({"architectures": ["Gemma4DSparkModel"]}, "`architectures` is", id="gemma"),
-        pytest.param({"architectures": ["LlamaForCausalLM"]}, "no drafter layout", id="a target"),
+        pytest.param({"architectures": ["LlamaForCausalLM"]}, "no known drafter layout", id="a target"),
         pytest.param({}, r"`architectures` is \[\]", id="none"),
         pytest.param(EAGLE | {"speculators_model_type": "medusa"}, "`speculators_model_type`", id="medusa"),
         pytest.param(DFLASH | {"rope_theta": None}, "`rope_theta` must be a positive number", id="no base"),
@@ -204,6 +204,11 @@ EAGLE = configs.SMALL["speculators eagle3"]
             DSPARK | {"dflash_config": {**DSPARK["dflash_config"], "attention_mode": "mla"}},
             "`attention_mode` is 'mla'",
             id="mla",
+        ),
+        pytest.param(
+            DFLASH | {"dflash_config": {**configs.BLOCK, "mask_token_id": 40}},
+            "`mask_token_id` is 40",
+            id="mask outside",
         ),
         pytest.param(DFLASH | {"draft_vocab_size": 10}, "no lm_head.weight", id="small vocabulary, no head"),
         pytest.param(

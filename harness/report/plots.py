@@ -63,7 +63,8 @@ def speedup_plot(report: Report) -> Plot:
         "speedup",
         title,
         f"Point and {confidence} interval of the total-time ratio: the arm as a whole (bold), then its "
-        f"categories. Right of the line at 1 is faster than {name}.",
+        f"categories. Right of the line at 1 is faster than {name}. A point alone has too little data "
+        "for an interval.",
         draw("speedup", title, height, 1, lambda axes: _paint_forest(axes[0], lines, title)),
         None,
     )

@@ -15,10 +15,11 @@ import pytest
 from harness.backends.vllm_server import command, running
 from harness.cli import main
 from harness.codec import from_json
-from harness.errors import EXIT_OK
+from harness.errors import EXIT_OK, EXIT_VIOLATED
 from harness.models import resolve_model
 from harness.plan import load_job
 from harness.results import Report
+from tests.vllm.lying_proxy import Lie, lying
 
 pytestmark = [
     pytest.mark.vllm,
@@ -100,6 +101,36 @@ def test_compare_two_servers_from_the_command_line_to_the_report(
     assert found.speedup is not None
     assert found.load is not None
     assert run(("check", str(out))) == EXIT_OK
+
+
+LIES: list[tuple[Lie, int, str | None]] = [
+    ("none", EXIT_OK, None),
+    ("drop", EXIT_VIOLATED, None),
+    ("cache", EXIT_VIOLATED, "no answer from a response cache: candidate"),
+    ("usage", EXIT_VIOLATED, "usage is what was sent: candidate"),
+]
+
+
+@pytest.mark.parametrize(("lie", "expected", "audit"), LIES, ids=[lie for lie, _, _ in LIES])
+def test_a_lie_in_front_of_a_real_server_is_named_and_the_honest_twin_passes(
+    stock: str, tmp_path: Path, lie: Lie, expected: int, audit: str | None
+) -> None:
+    out = tmp_path / "lie"
+    with lying(stock, lie) as url:
+        code = run(
+            (
+                *("compare", "--stock", stock, "--candidate", url),
+                *("--prompts", str(write_prompts(tmp_path / "own.jsonl")), "--count", "3"),
+                *("--max-tokens", "20", "--blocks", "2", "--out", str(out)),
+            )
+        )
+    report = report_of(out)
+    assert code == expected
+    found = {arm.name: arm.losslessness for arm in report.arms}
+    assert found["candidate"] is not None
+    assert (found["candidate"].stock_verdict == "violated") is (lie == "drop")
+    failed = [one.name for one in report.audits if one.passed is False]
+    assert failed == ([audit] if audit else [])
 
 
 def test_concurrent_requests_over_real_servers(stock: str, candidate: str, tmp_path: Path) -> None:

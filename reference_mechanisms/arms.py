@@ -2,18 +2,37 @@
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Literal, get_args
 
+from reference_mechanisms.drafters.binding import Bound
 from reference_mechanisms.drafters.calibration import NoDrafter, NullDrafter, Recorded, ReplayDrafter
+from reference_mechanisms.drafters.dspark import DSparkConfig
+from reference_mechanisms.drafters.eagle3 import Eagle3
+from reference_mechanisms.drafters.loading import name_of
 from reference_mechanisms.drafters.ngram import NgramDrafter
 from reference_mechanisms.drafters.protocol import Drafter
+from reference_mechanisms.drafters.scheduling import at_least
+from reference_mechanisms.drafters.trained import Drafting
 from reference_mechanisms.errors import MechanismError
 
-DrafterName = Literal["none", "ngram", "null", "replay"]
+DrafterName = Literal["none", "ngram", "null", "replay", "dflash", "dflash2", "dspark", "eagle3"]
 RECORDING: tuple[DrafterName, ...] = ("null", "replay")  # need the target's own continuation
+TRAINED: tuple[DrafterName, ...] = ("dflash", "dflash2", "dspark", "eagle3")  # need a checkpoint
+SAMPLE_METHODS = ("greedy", "probabilistic")
 MAX_DRAFTS = 32
+WITH_WEIGHTS = ("checkpoint", "drafts", "draft_sample_method")
+ALLOWED: Mapping[DrafterName, tuple[str, ...]] = {
+    "none": (),
+    "ngram": ("drafts", "ngram_min", "ngram_max"),
+    "dflash": WITH_WEIGHTS,
+    "dflash2": WITH_WEIGHTS,
+    "dspark": (*WITH_WEIGHTS, "min_confidence"),
+    "eagle3": WITH_WEIGHTS,
+}
 
 
 class ParameterError(MechanismError):
@@ -25,17 +44,47 @@ class ArmSettings:
     """A mechanism with its parameters, checked."""
 
     drafter: DrafterName
-    drafts: int  # draft tokens a step, at most
+    drafts: int  # draft tokens a step, at most; 0 with a checkpoint: as many as it was trained for
     ngram_min: int = 2
     ngram_max: int = 4
+    checkpoint: str | None = None  # folder of a trained drafter
+    sampled: bool = False  # drafts are drawn at temperature above 0, not the best tokens
+    min_confidence: float = 0.0  # verify up to the first draft below it; 0 verifies all
 
     @property
     def records(self) -> bool:
         """Whether the arm must be prepared with recordings."""
         return self.drafter in RECORDING
 
-    def new_drafter(self, recorded: Recorded, vocab_size: int) -> Drafter:
-        """A drafter for one batch."""
+    def fitted(self, bound: Bound) -> ArmSettings:
+        """These settings with what the checkpoint says filled in.
+
+        Raises:
+            ParameterError: they ask for what the checkpoint is not or cannot do.
+        """
+        config = bound.network.config
+        found = name_of(config)
+        if found != self.drafter:
+            raise ParameterError(f"`drafter` is {self.drafter!r}, but `checkpoint` holds a {found}")
+        if not isinstance(bound.network, Eagle3) and self.drafts > config.drafts:
+            raise ParameterError(
+                f"`drafts` is {self.drafts}; the blocks of `checkpoint` give at most {config.drafts}"
+            )
+        if self.min_confidence and not (isinstance(config, DSparkConfig) and config.confidence):
+            raise ParameterError("`min_confidence` is given, but `checkpoint` has no confidence head")
+        return dataclasses.replace(self, drafts=self.drafts or config.drafts)
+
+    def new_drafter(self, recorded: Recorded, vocab_size: int, bound: Bound | None = None) -> Drafter:
+        """A drafter for one batch.
+
+        Args:
+            recorded: the target's own continuations.
+            vocab_size: of the target.
+            bound: the loaded checkpoint, for a drafter that has one.
+        """
+        if bound is not None:
+            lengths = at_least(self.min_confidence) if self.min_confidence else None
+            return bound.new_drafter(Drafting(drafts=self.drafts, sampled=self.sampled, lengths=lengths))
         makers: Mapping[DrafterName, Callable[[], Drafter]] = {
             "none": NoDrafter,
             "ngram": lambda: NgramDrafter(self.drafts, self.ngram_min, self.ngram_max),
@@ -55,13 +104,15 @@ def parse_settings(params: Mapping[str, object]) -> ArmSettings:
     name = next((one for one in known if one == params.get("drafter")), None)
     if name is None:
         raise ParameterError(f"`drafter` must be one of {', '.join(known)}, got {params.get('drafter')!r}")
-    allowed = {"none": (), "ngram": ("drafts", "ngram_min", "ngram_max")}.get(name, ("drafts",))
+    allowed = ALLOWED.get(name, ("drafts",))
     unknown = sorted(set(params) - {"drafter", *allowed})
     if unknown:
         takes = ", ".join(f"`{field}`" for field in allowed) or "no parameter"
         raise ParameterError(f"`{unknown[0]}` is unknown; drafter {name!r} takes {takes}")
     if name == "none":
         return ArmSettings(drafter="none", drafts=0)
+    if name in TRAINED:
+        return _trained(name, params)
     settings = ArmSettings(
         drafter=name,
         drafts=_count(params, "drafts", 7, MAX_DRAFTS),
@@ -71,6 +122,27 @@ def parse_settings(params: Mapping[str, object]) -> ArmSettings:
     if settings.ngram_min > settings.ngram_max:
         raise ParameterError(f"`ngram_min` is {settings.ngram_min}, above `ngram_max`, {settings.ngram_max}")
     return settings
+
+
+def _trained(name: DrafterName, params: Mapping[str, object]) -> ArmSettings:
+    folder = params.get("checkpoint")
+    if not isinstance(folder, str) or not Path(folder).is_dir():
+        raise ParameterError(f"`checkpoint` must be the folder of a {name} drafter, got {folder!r}")
+    method = params.get("draft_sample_method", SAMPLE_METHODS[0])
+    if method not in SAMPLE_METHODS:
+        raise ParameterError(
+            f"`draft_sample_method` must be one of {', '.join(SAMPLE_METHODS)}, got {method!r}"
+        )
+    least = params.get("min_confidence", 0.0)
+    if not isinstance(least, int | float) or isinstance(least, bool) or not 0 <= least < 1:
+        raise ParameterError(f"`min_confidence` must be a number from 0 to below 1, got {least!r}")
+    return ArmSettings(
+        drafter=name,
+        drafts=_count(params, "drafts", 0, MAX_DRAFTS) if "drafts" in params else 0,
+        checkpoint=folder,
+        sampled=method == "probabilistic",
+        min_confidence=float(least),
+    )
 
 
 def _count(params: Mapping[str, object], field: str, default: int, most: int) -> int:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from importlib import metadata
+from pathlib import Path
 from typing import Any
 
 import torch
@@ -15,11 +16,13 @@ from harness.plan import ArmSpec, Deployment
 from harness.records import DecodeRequest, StepEvent
 from harness.tokenize import PromptTokenizer
 from reference_mechanisms.arms import ArmSettings, ParameterError, parse_settings
+from reference_mechanisms.drafters.binding import Bound, bind
+from reference_mechanisms.drafters.loading import load_drafter
 from reference_mechanisms.drafters.protocol import Drafter
 from reference_mechanisms.engine.decode import Decoder
 from reference_mechanisms.engine.probe import Probe, probe
 from reference_mechanisms.engine.rules import Rules
-from reference_mechanisms.errors import RequestError, TargetError
+from reference_mechanisms.errors import DrafterError, RequestError, TargetError
 from reference_mechanisms.request import Event, Request, Sampling
 from reference_mechanisms.targets.llama import LlamaTarget, load_llama
 
@@ -39,13 +42,13 @@ class ReferenceSession:
         rules: Mapping[str, Rules],
         wrap: Mapping[str, Wrap],
     ) -> None:
-        """Load the target and probe it.
+        """Load the target and the drafters, and probe the target.
 
         Raises:
             ModelError: the model folder cannot be used.
+            UsageError: the drafter of an arm cannot be used.
         """
         self._deployment = deployment
-        self._arms = dict(arms)
         self._wrap = dict(wrap)
         dtype: torch.dtype = getattr(torch, deployment.target.dtype)
         tokenizer = PromptTokenizer(model.path)
@@ -53,6 +56,8 @@ class ReferenceSession:
             self._target: LlamaTarget = load_llama(model.path, dtype, torch.device(deployment.device))
         except TargetError as error:
             raise ModelError(str(error)) from None
+        self._bound = _load_drafters(arms, self._target)
+        self._arms = {name: _fitted(name, one, self._bound.get(name)) for name, one in arms.items()}
 
         def decoder(own: Rules | None) -> Decoder:
             capacity = deployment.context_length
@@ -60,7 +65,7 @@ class ReferenceSession:
 
         self._decoders = {name: decoder(rules.get(name)) for name in arms}
         self._recorder = decoder(None)
-        self._probe: Probe = probe(self._target, _shapes(arms), batch=2)
+        self._probe: Probe = probe(self._target, _shapes(self._arms), batch=2)
         self._recorded: dict[tuple[int, ...], tuple[int, ...]] = {}
 
     def describe(self) -> dict[str, Any]:
@@ -76,7 +81,9 @@ class ReferenceSession:
             "dtype": str(self._target.dtype).removeprefix("torch."),
             "linear_kernel": self._target.linear_kernel,
             "threads": torch.get_num_threads(),
-            "seeded": True,  # random numbers hang on seed, prompt and position alone
+            # Random numbers hang on seed, prompt and position alone; a drawn draft, though, hangs on
+            # the drafter's logits, which may round otherwise in another batch.
+            "seeded": not any(settings.sampled for settings in self._arms.values()),
             "row_invariant": found.row_invariant,
             "probe": (
                 f"logits of {found.positions} positions in shapes of {shapes} rows and "
@@ -85,6 +92,7 @@ class ReferenceSession:
             ),
             "verification": "chain; greedy by argmax, temperature above 0 by exact rejection sampling",
             "drafters": {name: settings.drafter for name, settings in self._arms.items()},
+            "checkpoints": {name: one.checkpoint for name, one in self._arms.items() if one.checkpoint},
         }
 
     def prepare(self, arm: str, requests: Sequence[DecodeRequest]) -> None:
@@ -108,7 +116,9 @@ class ReferenceSession:
         Raises:
             BackendError: a request cannot be served.
         """
-        drafter = self._arms[arm].new_drafter(self._recorded, self._target.config.vocab_size)
+        drafter = self._arms[arm].new_drafter(
+            self._recorded, self._target.config.vocab_size, self._bound.get(arm)
+        )
         if arm in self._wrap:
             drafter = self._wrap[arm](drafter)
         with _as_backend_errors():
@@ -118,6 +128,7 @@ class ReferenceSession:
     def close(self) -> None:
         """Let go of weights and caches."""
         self._decoders.clear()
+        self._bound.clear()
         del self._target
         if self._deployment.device == "cuda":
             torch.cuda.empty_cache()
@@ -133,8 +144,9 @@ def open_session(
 
     Args:
         deployment: target, device, context.
-        arms: their `params`: `drafter` ("none", "ngram", "null", "replay"), `drafts`, and for ngram
-            `ngram_min` and `ngram_max`.
+        arms: their `params`: `drafter` ("none", "ngram", "null", "replay", "dflash", "dflash2", "dspark",
+            "eagle3"), `drafts`; for ngram `ngram_min` and `ngram_max`; for the trained ones `checkpoint`,
+            `draft_sample_method`, and for dspark `min_confidence`.
         rules: other decisions for an arm, by its name; for tests of the oracle.
         wrap: what to put around an arm's drafter, by its name; for tests of the oracle.
 
@@ -164,6 +176,31 @@ def open_session(
             f"{model.context_length}"
         )
     return ReferenceSession(deployment, model, settings, rules or {}, wrap or {})
+
+
+def _load_drafters(arms: Mapping[str, ArmSettings], target: LlamaTarget) -> dict[str, Bound]:
+    """The drafter of each arm that has a checkpoint; arms that share one share its weights."""
+    loaded: dict[str, Bound] = {}
+    found: dict[str, Bound] = {}
+    for name, settings in arms.items():
+        folder = settings.checkpoint
+        if folder is None:
+            continue
+        try:
+            if folder not in loaded:
+                network = load_drafter(Path(folder), target.dtype, target.device)
+                loaded[folder] = bind(network, target, folder)
+        except DrafterError as error:
+            raise UsageError(f"arms[{name}].params: `checkpoint`: {error}") from None
+        found[name] = loaded[folder]
+    return found
+
+
+def _fitted(name: str, settings: ArmSettings, bound: Bound | None) -> ArmSettings:
+    try:
+        return settings if bound is None else settings.fitted(bound)
+    except ParameterError as error:
+        raise UsageError(f"arms[{name}].params: {error}") from None
 
 
 @contextlib.contextmanager

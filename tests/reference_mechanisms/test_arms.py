@@ -1,5 +1,7 @@
 from __future__ import annotations
 
+from pathlib import Path
+
 import pytest
 
 from reference_mechanisms.arms import ArmSettings, ParameterError, parse_settings
@@ -12,10 +14,43 @@ def test_defaults_are_filled_in() -> None:
     assert parse_settings({"drafter": "none"}).drafts == 0
 
 
+def test_a_trained_drafter_drafts_as_many_as_its_checkpoint_unless_told(tmp_path: Path) -> None:
+    params = {"drafter": "dspark", "checkpoint": str(tmp_path)}
+    assert parse_settings(params) == ArmSettings(drafter="dspark", drafts=0, checkpoint=str(tmp_path))
+    told = parse_settings(
+        params | {"drafts": 3, "draft_sample_method": "probabilistic", "min_confidence": 0.5}
+    )
+    assert (told.drafts, told.sampled, told.min_confidence) == (3, True, 0.5)
+
+
 @pytest.mark.parametrize(
     ("params", "message"),
     [
-        pytest.param({}, "`drafter` must be one of none, ngram, null, replay, got None", id="none given"),
+        pytest.param({"checkpoint": None}, "`checkpoint` must be the folder of a dspark", id="no checkpoint"),
+        pytest.param({"checkpoint": "/no/such/folder"}, "got '/no/such/folder'", id="no such folder"),
+        pytest.param({"drafts": 0}, "`drafts` must be an integer in 1..32", id="no drafts"),
+        pytest.param({"draft_sample_method": "best"}, "`draft_sample_method` must be one of", id="method"),
+        pytest.param({"min_confidence": 1.0}, "`min_confidence` must be", id="always unsure"),
+        pytest.param({"min_confidence": True}, "`min_confidence` must be", id="a truth value"),
+        pytest.param(
+            {"drafter": "dflash", "min_confidence": 0.5}, "`min_confidence` is unknown", id="dflash"
+        ),
+        pytest.param({"ngram_min": 1}, "`ngram_min` is unknown", id="of another drafter"),
+    ],
+)
+def test_a_wrong_parameter_of_a_trained_drafter_is_refused_by_name(
+    tmp_path: Path, params: dict[str, object], message: str
+) -> None:
+    with pytest.raises(ParameterError, match=message):
+        parse_settings({"drafter": "dspark", "checkpoint": str(tmp_path)} | params)
+
+
+@pytest.mark.parametrize(
+    ("params", "message"),
+    [
+        pytest.param(
+            {}, "`drafter` must be one of none, ngram, null, replay, dflash, dflash2", id="none given"
+        ),
         pytest.param({"drafter": "eagle"}, "got 'eagle'", id="unknown drafter"),
         pytest.param({"drafter": "none", "drafts": 3}, "`drafts` is unknown", id="drafts without a drafter"),
         pytest.param(

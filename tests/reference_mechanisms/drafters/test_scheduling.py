@@ -72,6 +72,11 @@ def test_the_most_likely_drafts_of_all_requests_are_admitted_first() -> None:
     assert most_tokens_per_second(lambda rows: 1.0)([[1.0, 1.0], [0.3]]) == [2, 1]
 
 
+def test_the_search_does_not_go_on_with_another_request() -> None:
+    uneven = most_tokens_per_second({2: 1.0, 3: 0.5, 4: 0.6}.__getitem__)
+    assert uneven([[0.9], [0.9]]) == [0, 0]
+
+
 def test_a_threshold_cuts_at_the_first_doubt() -> None:
     assert at_least(0.5)([[0.9, 0.4, 0.9], [0.5], [0.1]]) == [1, 1, 0]
 

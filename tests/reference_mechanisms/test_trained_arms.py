@@ -1,0 +1,184 @@
+"""Drafters with weights through the backend: folders on disk, arms of a plan, one target."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import pytest
+
+from harness.errors import UsageError
+from harness.plan import ArmSpec, Deployment, ModelSpec
+from harness.records import DecodeRequest, Sampling, StepEvent
+from reference_mechanisms.backend import ReferenceSession, open_session
+from tests.harness.tiny import VOCAB, write_llama
+from tests.reference_mechanisms.drafters.configs import SMALL
+from tests.reference_mechanisms.drafters.folders import reference, tensors_of, write
+
+BACKEND = "reference_mechanisms.backend:open_session"
+OWN = ("lm_head.weight", "embed_tokens.weight")
+FIT = {"vocab_size": VOCAB, "target_hidden_size": 32, "target_layer_ids": [-1, 0]}
+LAYOUTS: dict[str, tuple[str, dict[str, Any], int]] = {
+    "dflash": (
+        "z-lab dflash",
+        FIT | {"dflash_config": {"mask_token_id": 263, "target_layer_ids": [-1, 0]}},
+        3,
+    ),
+    "dflash2": (
+        "z-lab dflash2",
+        FIT | {"dflash_config": SMALL["z-lab dflash2"]["dflash_config"] | {"target_layer_ids": [-1, 0]}},
+        3,
+    ),
+    "dspark": ("deepspec dspark", FIT, 3),
+    "eagle3": ("deepspec eagle3", FIT, 5),
+}
+
+
+def folder_of(name: str, at: Path, **changes: Any) -> str:
+    layout, fit, _ = LAYOUTS[name]
+    raw = SMALL[layout] | fit | changes
+    return str(write(at / name, raw, tensors_of(reference(raw, *OWN))))
+
+
+def arm(name: str, drafter: str, **params: Any) -> ArmSpec:
+    return ArmSpec(
+        name=name,
+        kind="ar" if drafter == "none" else "candidate",
+        backend=BACKEND,
+        params={"drafter": drafter, **params},
+    )
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return tmp_path_factory.mktemp("trained")
+
+
+@pytest.fixture(scope="module")
+def deployment(folder: Path) -> Deployment:
+    return Deployment(
+        schema="deployment/1",
+        name="tiny",
+        target=ModelSpec(path=str(write_llama(folder / "target")), dtype="float32"),
+        device="cpu",
+        context_length=128,
+        threads=1,
+    )
+
+
+@pytest.fixture(scope="module")
+def session(deployment: Deployment, folder: Path) -> ReferenceSession:
+    trained = [arm(name, name, checkpoint=folder_of(name, folder)) for name in LAYOUTS]
+    return open_session(deployment, [arm("ar", "none"), *trained])
+
+
+def requests(**sampling: object) -> list[DecodeRequest]:
+    return [
+        DecodeRequest(
+            request_id=f"r{n}",
+            prompt_token_ids=(256, *range(97, 98 + n)),
+            sampling=msgspec.convert({"max_tokens": 20, **sampling}, Sampling),
+            capture_logits=True,
+        )
+        for n in range(3)
+    ]
+
+
+def told(events: list[StepEvent]) -> list[tuple[str | None, str | None]]:
+    ends = sorted((event for event in events if event.finish_reason), key=lambda event: event.index)
+    return [(event.logits_sha256, event.text) for event in ends]
+
+
+@pytest.mark.parametrize("temperature", [0.0, 0.9])
+@pytest.mark.parametrize("name", LAYOUTS)
+def test_ids_and_logits_are_bitwise_those_of_ar(
+    session: ReferenceSession, name: str, temperature: float
+) -> None:
+    plain = list(session.stream("ar", requests(temperature=temperature)))
+    drafted = list(session.stream(name, requests(temperature=temperature)))
+    assert told(drafted) == told(plain)
+    assert max(event.num_draft_tokens for event in drafted) == LAYOUTS[name][2]
+
+
+def test_the_session_names_the_checkpoints(session: ReferenceSession, folder: Path) -> None:
+    facts = session.describe()
+    assert facts["checkpoints"] == {name: str(folder / name) for name in LAYOUTS}
+    assert facts["drafters"]["dspark"] == "dspark"
+    assert facts["seeded"] is True
+
+
+def test_drawn_drafts_take_back_the_promise_of_a_seed(deployment: Deployment, folder: Path) -> None:
+    drawn = arm(
+        "drawn", "dspark", checkpoint=folder_of("dspark", folder), draft_sample_method="probabilistic"
+    )
+    session = open_session(deployment, [arm("ar", "none"), drawn])
+    assert session.describe()["seeded"] is False
+    events = list(session.stream("drawn", requests(temperature=0.9, ignore_eos=True)))
+    assert sum(len(event.token_ids) for event in events) == 60
+
+
+def test_confidence_shortens_drafts(deployment: Deployment, folder: Path) -> None:
+    path = folder_of("dspark", folder)
+    session = open_session(
+        deployment,
+        [arm("all", "dspark", checkpoint=path), arm("sure", "dspark", checkpoint=path, min_confidence=0.7)],
+    )
+    drafted = {
+        name: sum(event.num_draft_tokens for event in session.stream(name, requests()))
+        for name in ("all", "sure")
+    }
+    assert 0 < drafted["sure"] < drafted["all"]
+
+
+Change = Callable[[Path], dict[str, Any]]
+WRONG: dict[str, tuple[Change, str]] = {
+    "another drafter": (
+        lambda at: {"drafter": "dflash", "checkpoint": folder_of("dspark", at)},
+        r"arms\[x\]\.params: `drafter` is 'dflash', but `checkpoint` holds a dspark",
+    ),
+    "longer than a block": (
+        lambda at: {"drafter": "dflash", "checkpoint": folder_of("dflash", at), "drafts": 4},
+        r"arms\[x\]\.params: `drafts` is 4; the blocks of `checkpoint` give at most 3",
+    ),
+    "no confidence head": (
+        lambda at: {
+            "drafter": "dspark",
+            "checkpoint": folder_of("dspark", at, enable_confidence_head=False),
+            "min_confidence": 0.5,
+        },
+        r"arms\[x\]\.params: `min_confidence` is given",
+    ),
+    "of another target": (
+        lambda at: {"drafter": "dflash", "checkpoint": folder_of("dflash", at, num_target_layers=36)},
+        r"arms\[x\]\.params: `checkpoint`: .*: `num_target_layers` is 36, the target's is 2",
+    ),
+    "an unknown layout": (
+        lambda at: {"drafter": "dflash", "checkpoint": folder_of("dflash", at)},
+        r"arms\[x\]\.params: `checkpoint`: .*config.json: `architectures` is \['Other'\]",
+    ),
+}
+
+
+@pytest.mark.parametrize(("params", "message"), WRONG.values(), ids=WRONG)
+def test_an_error_names_the_arm_and_the_parameter(
+    deployment: Deployment, tmp_path: Path, params: Change, message: str
+) -> None:
+    given = params(tmp_path)
+    if "Other" in message:
+        config = Path(given["checkpoint"]) / "config.json"
+        config.write_text(config.read_text().replace("DFlashDraftModel", "Other"))
+    with pytest.raises(UsageError, match=message):
+        open_session(deployment, [arm("ar", "none"), arm("x", **given)])
+
+
+def test_arms_share_a_checkpoint_and_keep_their_own_drafts(deployment: Deployment, folder: Path) -> None:
+    path = folder_of("dflash", folder)
+    session = open_session(
+        deployment, [arm("a", "dflash", checkpoint=path), arm("b", "dflash", checkpoint=path, drafts=2)]
+    )
+    most = {
+        name: max(event.num_draft_tokens for event in session.stream(name, requests())) for name in ("a", "b")
+    }
+    assert most == {"a": 3, "b": 2}

@@ -11,7 +11,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from reference_mechanisms.weight12.encode import encode
-from reference_mechanisms.weight12.layout import CLASSES, GROUP, HALF, RAW_ROW, SUFFIXES, Packed, groups
+from reference_mechanisms.weight12.layout import CLASSES, GROUP, HALF, RAW_ROW, Packed, groups
 
 
 class Linear12(nn.Module):
@@ -40,8 +40,7 @@ class Linear12(nn.Module):
             raise ValueError(f"a linear layer has a matrix, not a tensor of shape {packed.shape}")
         self.out_features, self.in_features = packed.shape
         for suffix, array in packed.arrays():
-            tensor = torch.from_numpy(array.copy())
-            self.register_buffer(suffix, tensor.view(torch.bfloat16) if suffix == SUFFIXES[-1] else tensor)
+            self.register_buffer(suffix, torch.from_numpy(array.copy()))  # whole numbers: no cast moves them
         self.register_buffer("bias", bias)
 
     @classmethod
@@ -68,7 +67,7 @@ class Linear12(nn.Module):
         high = (nibbles & 8) << 4 | classes
         octets = torch.stack((self.lo.reshape(rows, q, GROUP), high), dim=3)  # little endian
         decoded = octets.reshape(rows, -1).view(torch.bfloat16)[:, : self.in_features]
-        decoded[self.rawrow.long()] = self.rawval
+        decoded[self.rawrow.long()] = self.rawval.view(torch.bfloat16)
         return decoded.contiguous()
 
     def forward(self, x: Tensor) -> Tensor:

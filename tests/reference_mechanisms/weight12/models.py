@@ -1,16 +1,21 @@
-"""Small model folders."""
+"""Small model folders, and packed files by a wrong writer."""
 
 from __future__ import annotations
 
 import json
+from collections.abc import Callable
 from pathlib import Path
 
 import torch
 from safetensors.torch import save_file
 
 from reference_mechanisms.targets.checkpoint import INDEX, SINGLE
+from reference_mechanisms.weight12.digests import BLANK, SEAL, sealed
+from reference_mechanisms.weight12.tensorfile import METADATA, PREFIX
 from tests.reference_mechanisms.weight12 import samples
 from tests.reference_mechanisms.weight12.samples import Bits
+
+Header = dict[str, dict[str, object]]
 
 
 def tensor(bits: Bits) -> torch.Tensor:
@@ -40,3 +45,14 @@ def write_model(folder: Path, shards: int = 1, seed: int = 0) -> Path:
 
 def contents(folder: Path) -> dict[str, bytes]:
     return {path.name: path.read_bytes() for path in folder.iterdir() if path.is_file()}
+
+
+def resealed(data: bytes, path: Path, change: Callable[[Header], None]) -> Path:
+    """The file with another header, its seal right."""
+    length = int.from_bytes(data[:PREFIX], "little")
+    header = json.loads(data[PREFIX : PREFIX + length])
+    header[METADATA][SEAL] = BLANK
+    change(header)
+    text = sealed(header, 64, PREFIX)
+    path.write_bytes(len(text).to_bytes(PREFIX, "little") + text + data[PREFIX + length :])
+    return path

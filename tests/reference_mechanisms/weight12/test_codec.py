@@ -176,11 +176,10 @@ def test_more_sets_than_palettes_make_raw_rows_and_still_come_back() -> None:
 
 def test_the_sets_of_most_groups_get_the_palettes() -> None:
     draw = np.random.default_rng(0)
-    rare = np.array([draw.choice(64, 8, replace=False) for _ in range(600)], np.uint16)
-    common = np.array([64 + draw.choice(64, 8, replace=False) for _ in range(255)], np.uint16).repeat(
-        3, axis=0
-    )
-    packed = held((np.repeat(np.concatenate((rare, common)), 8, axis=1) << 8).astype(np.uint16))
+    sets = np.array([draw.choice(64, 8, replace=False) for _ in range(855)], np.uint16)
+    sets[600:] += 64
+    rows = np.concatenate((sets[:600], sets[600:].repeat(3, axis=0)))
+    packed = held((np.repeat(rows, 8, axis=1) << 8).astype(np.uint16))
     assert packed.rawrow.tolist() == list(range(600))
 
 

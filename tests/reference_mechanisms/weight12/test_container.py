@@ -17,17 +17,16 @@ from safetensors import safe_open
 from safetensors.torch import load_file, save_file
 
 from reference_mechanisms.weight12.container import PackedFile, fault, open_packed
-from reference_mechanisms.weight12.digests import BLANK, SEAL, sealed, sha256
+from reference_mechanisms.weight12.digests import sha256
 from reference_mechanisms.weight12.encode import encode
 from reference_mechanisms.weight12.errors import CorruptError, WeightError
 from reference_mechanisms.weight12.layout import Packed
 from reference_mechanisms.weight12.manifest import KEY_MANIFEST, KEY_VERSION
-from reference_mechanisms.weight12.tensorfile import METADATA, PREFIX, open_file
+from reference_mechanisms.weight12.tensorfile import METADATA, open_file
 from reference_mechanisms.weight12.writer import pack_file
 from tests.reference_mechanisms.weight12 import samples
+from tests.reference_mechanisms.weight12.models import Header, resealed
 from tests.reference_mechanisms.weight12.samples import Bits
-
-Header = dict[str, dict[str, object]]
 
 
 def tensor(bits: Bits) -> torch.Tensor:
@@ -195,17 +194,6 @@ def test_quick_looks_at_stored_bytes_only_but_at_all_of_them(small: bytes, tmp_p
 
 
 # files that were sealed anew: a wrong writer, not a flipped bit
-
-
-def resealed(small: bytes, path: Path, change: Callable[[Header], None]) -> Path:
-    """The file with another header, its seal right."""
-    length = int.from_bytes(small[:PREFIX], "little")
-    header = json.loads(small[PREFIX : PREFIX + length])
-    header[METADATA][SEAL] = BLANK
-    change(header)
-    text = sealed(header, 64, PREFIX)
-    path.write_bytes(len(text).to_bytes(PREFIX, "little") + text + small[PREFIX + length :])
-    return path
 
 
 def without(key: str) -> Callable[[Header], None]:

@@ -61,6 +61,12 @@ def test_no_byte_of_a_sealed_text_can_change() -> None:
                 check_seal(changed)
 
 
+def test_a_text_with_two_seals_is_not_trusted() -> None:
+    text = sealed({SEAL: BLANK, "a": {SEAL: "f" * 64}})
+    with pytest.raises(ValueError, match="it has no"):
+        check_seal(text)
+
+
 @pytest.mark.parametrize("document", [{}, {SEAL: "0"}, {SEAL: BLANK, "a": {SEAL: BLANK}}], ids=str)
 def test_a_document_needs_one_blank_seal(document: dict[str, object]) -> None:
     with pytest.raises(ValueError, match="one blank member"):

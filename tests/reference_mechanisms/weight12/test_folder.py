@@ -7,6 +7,7 @@ import re
 from collections.abc import Callable
 from pathlib import Path
 
+import msgspec
 import pytest
 import torch
 from safetensors.torch import save_file
@@ -14,6 +15,7 @@ from safetensors.torch import save_file
 from reference_mechanisms.errors import MechanismError, TargetError
 from reference_mechanisms.targets.checkpoint import INDEX, SINGLE
 from reference_mechanisms.targets.config import read_config
+from reference_mechanisms.weight12.container import open_packed
 from reference_mechanisms.weight12.destination import MARKER
 from reference_mechanisms.weight12.digests import sealed
 from reference_mechanisms.weight12.errors import CallError, CorruptError, WeightError
@@ -25,8 +27,10 @@ from reference_mechanisms.weight12.folder_manifest import (
     read_manifest,
     write_manifest,
 )
+from reference_mechanisms.weight12.manifest import KEY_MANIFEST
 from reference_mechanisms.weight12.survey import survey
-from tests.reference_mechanisms.weight12.models import contents, write_model
+from reference_mechanisms.weight12.tensorfile import METADATA
+from tests.reference_mechanisms.weight12.models import Header, contents, resealed, write_model
 
 
 def ignore(_progress: Progress) -> None:
@@ -268,6 +272,25 @@ def test_a_manifest_that_names_files_elsewhere_is_refused(tmp_path: Path, name: 
     with pytest.raises(CorruptError, match="no file of the folder; do not use it"):
         unpack_folder(tmp_path / "packed", tmp_path / "again", ignore)
     assert not (tmp_path / "again").exists()
+
+
+def test_a_file_that_would_not_be_the_source_again_is_not_given_its_name(tmp_path: Path) -> None:
+    packed, again = tmp_path / "packed", tmp_path / "again"
+    pack_folder(write_model(tmp_path / "source"), packed, ignore)
+
+    def other_header(header: Header) -> None:
+        manifest = json.loads(str(header[METADATA][KEY_MANIFEST]))
+        manifest["source_header"] += " "
+        header[METADATA][KEY_MANIFEST] = json.dumps(manifest)
+
+    resealed((packed / SINGLE).read_bytes(), packed / SINGLE, other_header)
+    manifest = read_manifest(packed)
+    shard = msgspec.structs.replace(manifest.shards[0], seal=open_packed(packed / SINGLE).seal)
+    wrong = msgspec.structs.replace(manifest, shards=(shard,))
+    (packed / MANIFEST).write_bytes(write_manifest(wrong))
+    with pytest.raises(CorruptError, match="does not give the source file back"):
+        unpack_folder(packed, again, ignore)
+    assert SINGLE not in contents(again)
 
 
 def test_another_version_of_the_folder_is_refused(tmp_path: Path) -> None:

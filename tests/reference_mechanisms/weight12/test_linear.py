@@ -49,19 +49,22 @@ def test_the_result_is_that_of_the_bf16_layer_bit_for_bit(kind: str, rows: int, 
 
 
 def test_the_state_is_the_stored_arrays_and_loads_again() -> None:
-    raw = layer(samples.one_spread_row((64, 256)), bias=True)
-    packed = Linear12.from_linear(raw)
-    state = packed.state_dict()
+    bits = samples.one_spread_row((64, 256))
+    raw, turned = layer(bits, bias=True), layer(bits[::-1].copy(), bias=True)
+    state = Linear12.from_linear(raw).state_dict()
     assert list(state) == ["lo", "code", "pidx", "ptab", "rawrow", "rawval", "bias"]
-    other = Linear12(encode(samples.one_spread_row((64, 256), 9)), torch.zeros(64, dtype=torch.bfloat16))
-    if other.ptab.shape == packed.ptab.shape:
-        other.load_state_dict(state)
-        assert same_bits(other.weight(), raw.weight.detach())
+    other = Linear12.from_linear(turned)
+    assert not same_bits(other.weight(), raw.weight.detach())
+    other.load_state_dict(state)
+    assert same_bits(other.weight(), raw.weight.detach())
 
 
-def test_moving_a_model_to_another_type_leaves_the_codes_alone() -> None:
-    raw = layer(samples.normal((64, 256)), bias=False)
-    assert Linear12.from_linear(raw).to("cpu").lo.dtype == torch.uint8
+def test_a_model_made_float32_keeps_its_codes_and_weights() -> None:
+    raw = layer(samples.one_spread_row((64, 256)), bias=False)
+    packed = Linear12.from_linear(raw).float()
+    assert len(packed.rawrow)
+    assert packed.lo.dtype == torch.uint8
+    assert same_bits(packed.weight(), raw.weight.detach())
 
 
 def test_what_is_no_bf16_matrix_is_refused() -> None:

@@ -117,6 +117,8 @@ def test_drawn_drafts_take_back_the_promise_of_a_seed(deployment: Deployment, fo
     assert session.describe()["seeded"] is False
     events = list(session.stream("drawn", requests(temperature=0.9, ignore_eos=True)))
     assert sum(len(event.token_ids) for event in events) == 60
+    plain = list(session.stream("ar", requests(temperature=0.9, ignore_eos=True)))
+    assert told(events) != told(plain)  # distributed alike, not the same
 
 
 def test_confidence_shortens_drafts(deployment: Deployment, folder: Path) -> None:

@@ -148,6 +148,7 @@ def _add_compare(commands: argparse._SubParsersAction[_Parser]) -> None:
     add("--e2e-ms", type=float, help="goodput limit: whole request")
     add("--timeout", type=float, default=600.0, metavar="S", help="a slower request has failed")
     add("--calibration-set", default="embedded", help="set for stock's own noise (default: %(default)s)")
+    add("--calibration-prompts", type=int, default=6, metavar="N", help="of that set (default: %(default)s)")
     add("--out", type=Path, default=Path("reports/compare"), help="run folder (default: %(default)s)")
     add("--evals-dir", type=Path, help="folder with the original evaluation files")
     which = compare.add_mutually_exclusive_group()
@@ -194,6 +195,7 @@ def _compare(options: argparse.Namespace) -> int:
             seed=options.seed,
             timeout_s=options.timeout,
             calibration_set=options.calibration_set,
+            calibration_prompts=options.calibration_prompts,
             stats=StatsSpec(ttft_ms=options.ttft_ms, tpot_ms=options.tpot_ms, e2e_ms=options.e2e_ms),
         )
         job = comparison_job(wanted, ask(normalise(options.stock), options.served_model))

@@ -53,6 +53,7 @@ class Comparison:
     seed: int
     timeout_s: float
     calibration_set: str
+    calibration_prompts: int
     stats: StatsSpec
 
 
@@ -78,6 +79,8 @@ def comparison_job(wanted: Comparison, stock: Capabilities) -> Job:
             "penalties need stock's whole logits: give --model FOLDER with its weights and "
             "--force transformers"
         )
+    if wanted.calibration_prompts < 1:
+        raise UsageError("--calibration-prompts must be at least 1")
     if wanted.request_rate > 0.0 and wanted.concurrency == 1:
         raise UsageError("--request-rate needs --concurrency above 1: the most requests in flight")
     path = Path(wanted.prompts)
@@ -107,7 +110,11 @@ def comparison_job(wanted: Comparison, stock: Capabilities) -> Job:
             warmup_prompts=min(wanted.concurrency, wanted.count) + 1,
             max_foreign_load=1.0,  # the servers may well run on this machine
         ),
-        oracle=OracleSpec(scorer=SCORERS[wanted.force], calibration_set=wanted.calibration_set),
+        oracle=OracleSpec(
+            scorer=SCORERS[wanted.force],
+            calibration_set=wanted.calibration_set,
+            calibration_prompts=wanted.calibration_prompts,
+        ),
         stats=wanted.stats,
         note="Servers compared over HTTP: what they run inside is theirs to say.",
     )

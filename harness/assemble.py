@@ -121,7 +121,7 @@ def _model_facts(evidence: Evidence) -> dict[str, Any]:
 
 
 def _effective_sampling(evidence: Evidence) -> dict[str, Any]:
-    """What the backends say they apply, by backend name; launches must agree."""
+    """What the backends told in the last launch, by backend name."""
     told: dict[str, Any] = {}
     for launch in evidence.facts:
         told |= launch

@@ -11,7 +11,7 @@ import sys
 from collections.abc import Callable, Iterator, Sequence
 from importlib import metadata
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, NoReturn
+from typing import TYPE_CHECKING, Any, NoReturn, get_args
 
 from harness.errors import (
     EXIT_INVALID,
@@ -81,21 +81,34 @@ def _add_run(commands: argparse._SubParsersAction[_Parser]) -> None:
     run = commands.add_parser("run", help="measure the arms of a plan, check every token, write a report")
     run.add_argument("plan", help="name of a built-in plan, or a .toml file")
     run.add_argument("--out", type=Path, help="run folder (default: reports/<plan name>)")
-    run.add_argument("--evals-dir", type=Path, help="folder with the original evaluation files")
-    which = run.add_mutually_exclusive_group()
-    which.add_argument("--resume", action="store_true", help="continue an unfinished run of this plan")
-    which.add_argument("--overwrite", action="store_true", help="remove what an earlier run left in --out")
+    _add_evals_dir(run)
+    _add_modes(run)
     run.set_defaults(run=_run)
+
+
+def _add_evals_dir(command: _Parser) -> None:
+    command.add_argument("--evals-dir", type=Path, help="folder with the original evaluation files")
+
+
+def _add_modes(command: _Parser) -> None:
+    which = command.add_mutually_exclusive_group()
+    which.add_argument("--resume", action="store_true", help="continue an unfinished run of the same plan")
+    which.add_argument("--overwrite", action="store_true", help="remove what an earlier run left in --out")
 
 
 def _run(options: argparse.Namespace) -> int:
     from harness.plan import load_job  # noqa: PLC0415 - commands load only what they need
+
+    job = load_job(options.plan)
+    return _measured(job, options.out or Path("reports") / job.plan.name, options)
+
+
+def _measured(job: Job, out: Path, options: argparse.Namespace) -> int:
+    """Run a job with the options that every run has; its exit code."""
     from harness.progress import RichReporter  # noqa: PLC0415
     from harness.run import execute  # noqa: PLC0415
 
-    job = load_job(options.plan)
     sets, calibration = _prompts(job, options.evals_dir)
-    out = options.out or Path("reports") / job.plan.name
     with RichReporter() as reporter:
         report, closing = execute(
             job,
@@ -120,6 +133,8 @@ def _code(report: Report) -> int:
 
 
 def _add_compare(commands: argparse._SubParsersAction[_Parser]) -> None:
+    from harness.plan import DType  # noqa: PLC0415
+
     compare = commands.add_parser(
         "compare", help="compare two OpenAI-compatible servers on the same prompts, token by token"
     )
@@ -138,7 +153,12 @@ def _add_compare(commands: argparse._SubParsersAction[_Parser]) -> None:
     add("--model", metavar="FOLDER|NAME@REVISION", help="tokenizer and configuration (default: ask stock)")
     add("--served-model", metavar="NAME", help="name of the model on the servers, if they have several")
     add("--force", choices=("server", "transformers"), default="server", help="what forces the tokens")
-    add("--dtype", default="bfloat16", help="of --force transformers (default: %(default)s)")
+    add(
+        "--dtype",
+        choices=get_args(DType),
+        default="bfloat16",
+        help="of --force transformers (default: %(default)s)",
+    )
     add("--launches", type=int, default=1, help="fresh client processes (default: %(default)s)")
     add("--blocks", type=int, default=4, help="passes over all prompts and arms (default: %(default)s)")
     add("--concurrency", type=int, default=1, help="requests in flight (default: %(default)s)")
@@ -150,10 +170,8 @@ def _add_compare(commands: argparse._SubParsersAction[_Parser]) -> None:
     add("--calibration-set", default="embedded", help="set for stock's own noise (default: %(default)s)")
     add("--calibration-prompts", type=int, default=6, metavar="N", help="of that set (default: %(default)s)")
     add("--out", type=Path, default=Path("reports/compare"), help="run folder (default: %(default)s)")
-    add("--evals-dir", type=Path, help="folder with the original evaluation files")
-    which = compare.add_mutually_exclusive_group()
-    which.add_argument("--resume", action="store_true", help="continue an unfinished comparison")
-    which.add_argument("--overwrite", action="store_true", help="remove what an earlier run left in --out")
+    _add_evals_dir(compare)
+    _add_modes(compare)
     compare.set_defaults(run=_compare)
 
 
@@ -161,9 +179,7 @@ def _compare(options: argparse.Namespace) -> int:
     from harness.compare import Comparison, comparison_job  # noqa: PLC0415
     from harness.load.capabilities import ask, normalise  # noqa: PLC0415
     from harness.plan import ArmKind, StatsSpec  # noqa: PLC0415
-    from harness.progress import RichReporter  # noqa: PLC0415
     from harness.records import Sampling  # noqa: PLC0415
-    from harness.run import execute  # noqa: PLC0415
 
     urls: dict[ArmKind, str | None] = {
         "ar": options.ar,
@@ -201,19 +217,7 @@ def _compare(options: argparse.Namespace) -> int:
         job = comparison_job(wanted, ask(normalise(options.stock), options.served_model))
     except ValueError as error:  # a record refused a value: the message names the field
         raise UsageError(str(error)) from None
-    sets, calibration = _prompts(job, options.evals_dir)
-    with RichReporter() as reporter:
-        report, closing = execute(
-            job,
-            sets,
-            calibration,
-            options.out,
-            reporter,
-            command=("specpilot-harness", *sys.argv[1:]),
-            mode="resume" if options.resume else "overwrite" if options.overwrite else "new",
-        )
-    print(closing)
-    return _code(report)
+    return _measured(job, options.out, options)
 
 
 def _add_check(commands: argparse._SubParsersAction[_Parser]) -> None:
@@ -221,7 +225,7 @@ def _add_check(commands: argparse._SubParsersAction[_Parser]) -> None:
         "check", help="force the stored ids of a report through stock again and re-derive its claims"
     )
     check.add_argument("report", type=Path, metavar="REPORT_DIR")
-    check.add_argument("--evals-dir", type=Path, help="folder with the original evaluation files")
+    _add_evals_dir(check)
     check.set_defaults(run=_check)
 
 

@@ -13,6 +13,7 @@ from harness.plan import (
     ArmKind,
     ArmSpec,
     Deployment,
+    DType,
     Job,
     MeasureSpec,
     ModelSpec,
@@ -45,7 +46,7 @@ class Comparison:
     model: str | None  # a folder, or owner/name@revision; None asks the stock server
     served: str | None  # name of the model on the servers; None takes the only one
     force: Literal["server", "transformers"]
-    dtype: str
+    dtype: DType
     launches: int
     blocks: int
     concurrency: int
@@ -149,24 +150,11 @@ def _model(wanted: Comparison, stock: Capabilities) -> ModelSpec:
     if named is None:
         raise UsageError("the stock server does not say where its model lies; give --model FOLDER")
     if Path(named).is_dir():
-        return ModelSpec(path=str(Path(named).resolve()), remote=remote, dtype=_dtype(wanted.dtype))
+        return ModelSpec(path=str(Path(named).resolve()), remote=remote, dtype=wanted.dtype)
     name, _, revision = named.partition("@")
     if not revision:
         raise UsageError(
             f"--model: {named!r} is no folder here; give one with config.json and the tokenizer, or "
             "owner/name@REVISION with a full commit hash"
         )
-    return ModelSpec(hub=name, revision=revision, remote=remote, dtype=_dtype(wanted.dtype))
-
-
-def _dtype(name: str) -> Literal["bfloat16", "float32", "float64", "float16"]:
-    known: tuple[Literal["bfloat16", "float32", "float64", "float16"], ...] = (
-        "bfloat16",
-        "float32",
-        "float64",
-        "float16",
-    )
-    found = next((one for one in known if one == name), None)
-    if found is None:
-        raise UsageError(f"--dtype must be one of {', '.join(known)}, got {name!r}")
-    return found
+    return ModelSpec(hub=name, revision=revision, remote=remote, dtype=wanted.dtype)

@@ -17,6 +17,7 @@ from harness.records import Sampling
 
 ArmKind = Literal["ar", "stock", "candidate", "null", "replay"]
 Division = Literal["exact-greedy", "distribution", "relaxed", "synthetic", "system"]
+DType = Literal["bfloat16", "float32", "float64", "float16"]
 Param = str | int | float | bool
 
 
@@ -28,7 +29,7 @@ class ModelSpec(Record, frozen=True):
     hub: str | None = None  # "owner/name"
     revision: str | None = None  # of the hub repository; required with `hub`
     sha256: str | None = None  # of the weights (see harness.models.weights_digest)
-    dtype: Literal["bfloat16", "float32", "float64", "float16"] = "bfloat16"
+    dtype: DType = "bfloat16"
     remote: bool = False  # the weights live behind a server: only tokenizer and configuration are read
 
     def __post_init__(self) -> None:

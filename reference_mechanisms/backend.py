@@ -8,6 +8,7 @@ from importlib import metadata
 from pathlib import Path
 from typing import Any
 
+import msgspec
 import torch
 
 from harness.errors import BackendError, ModelError, UsageError
@@ -218,25 +219,11 @@ def _shapes(arms: Mapping[str, ArmSettings]) -> tuple[int, ...]:
 
 
 def _request(request: DecodeRequest) -> Request:
-    given = request.sampling
     return Request(
         name=request.request_id,
         prompt=request.prompt_token_ids,
         capture_logits=request.capture_logits,
-        sampling=Sampling(
-            max_tokens=given.max_tokens,
-            temperature=given.temperature,
-            top_p=given.top_p,
-            top_k=given.top_k,
-            seed=given.seed,
-            min_tokens=given.min_tokens,
-            stop=given.stop,
-            stop_token_ids=given.stop_token_ids,
-            ignore_eos=given.ignore_eos,
-            frequency_penalty=given.frequency_penalty,
-            presence_penalty=given.presence_penalty,
-            repetition_penalty=given.repetition_penalty,
-        ),
+        sampling=Sampling(**msgspec.structs.asdict(request.sampling)),  # the same fields, by design
     )
 
 

@@ -14,6 +14,7 @@ from typing import Any
 
 import msgspec
 
+from harness.backends.params import refuse_unknown
 from harness.errors import UsageError
 from harness.load.arrivals import poisson_arrivals
 from harness.load.capabilities import ask, counters, normalise
@@ -42,9 +43,7 @@ class ServerArm:
             UsageError: a parameter is wrong, nothing answers, or the model is not there.
         """
         where = f"arms[{spec.name}].params"
-        unknown = sorted(set(spec.params) - set(KNOWN))
-        if unknown:
-            raise UsageError(f"{where}: `{unknown[0]}` is unknown; a server takes {', '.join(KNOWN)}")
+        refuse_unknown(spec, KNOWN, "a server")
         url, model = spec.params.get("url"), spec.params.get("model")
         if not isinstance(url, str):
             raise UsageError(f"{where}: `url` is missing; give the server's address")

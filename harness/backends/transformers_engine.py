@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
+from harness.backends.params import refuse_unknown
 from harness.errors import BackendError, UsageError
 from harness.models import ModelFolder, resolve_model
 from harness.plan import ArmSpec, Deployment
@@ -161,12 +162,11 @@ def open_session(deployment: Deployment, arms: Sequence[ArmSpec]) -> Transformer
     """
     lookup: dict[str, int] = {}
     for arm in arms:
-        where = f"arms[{arm.name}].params"
-        unknown = sorted(set(arm.params) - {"prompt_lookup"})
-        if unknown:
-            raise UsageError(f"{where}: `{unknown[0]}` is unknown; transformers takes `prompt_lookup`")
+        refuse_unknown(arm, ("prompt_lookup",), "transformers")
         drafts = arm.params.get("prompt_lookup", 0)
         if not isinstance(drafts, int) or isinstance(drafts, bool) or not 0 <= drafts <= MOST:
-            raise UsageError(f"{where}: `prompt_lookup` must be an integer in 0..{MOST}, got {drafts!r}")
+            raise UsageError(
+                f"arms[{arm.name}].params: `prompt_lookup` must be an integer in 0..{MOST}, got {drafts!r}"
+            )
         lookup[arm.name] = drafts
     return TransformersSession(deployment, resolve_model(deployment.target), lookup)

@@ -12,6 +12,7 @@ import threading
 from collections.abc import Coroutine, Sequence
 from typing import Any, TypeVar
 
+from harness.backends.params import refuse_unknown
 from harness.errors import BackendError, UsageError
 from harness.models import resolve_model
 from harness.plan import ArmSpec, Deployment
@@ -162,9 +163,7 @@ def open_session(deployment: Deployment, arms: Sequence[ArmSpec]) -> VllmEngineS
 
 def _settings(arm: ArmSpec) -> tuple[dict[str, Any], int]:
     where = f"arms[{arm.name}].params"
-    unknown = sorted(set(arm.params) - set(KNOWN))
-    if unknown:
-        raise UsageError(f"{where}: `{unknown[0]}` is unknown; an engine takes {', '.join(KNOWN)}")
+    refuse_unknown(arm, KNOWN, "an engine")
     given = arm.params.get("engine_args", "{}")
     try:
         found = json.loads(given) if isinstance(given, str) else None

@@ -37,7 +37,8 @@ def open_sessions(job: Job) -> Iterator[Mapping[str, Session | ServerSession]]:
 
 def facts(job: Job, sessions: Mapping[str, Session | ServerSession]) -> dict[str, Any]:
     """What each backend says of itself, by backend name."""
-    return {arm.backend: sessions[arm.name].describe() for arm in job.plan.arms}
+    arm_of = {arm.backend: arm.name for arm in job.plan.arms}  # asked once: a server answers over a network
+    return {backend: sessions[name].describe() for backend, name in arm_of.items()}
 
 
 def requests_for(job: Job, prompts: Sequence[PromptLine]) -> tuple[DecodeRequest, ...]:

@@ -7,14 +7,6 @@ from harness.results import ArmResult, Interval, Losslessness
 WIDEST = 25.0  # high over low; a wider interval is told in words
 ABSENT = "not measured"
 
-VERDICTS = {
-    "baseline": "baseline",
-    "faster": "faster",
-    "slower": "slower",
-    "equivalent": "equivalent",
-    "inconclusive": "inconclusive",
-}
-
 
 def informative(interval: Interval) -> bool:
     """Whether an interval says more than that the ratio is some number."""
@@ -74,7 +66,7 @@ def yes_no(value: bool | None) -> str:
 
 def speed_verdict(arm: ArmResult) -> str:
     """Whether the arm is faster than `ar`, in one word."""
-    return ABSENT if arm.verdict is None else VERDICTS[arm.verdict]
+    return ABSENT if arm.verdict is None else str(arm.verdict)
 
 
 def stock_verdict(arm: ArmResult) -> str:

@@ -9,7 +9,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 from reference_mechanisms.drafters.protocol import Drafter, Proposal, Wanted
-from reference_mechanisms.engine.rules import Rules, accepted_after, block_of
+from reference_mechanisms.engine.rules import Rules, block_of
 from reference_mechanisms.engine.stops import Cut, Decode, Ending, cut
 from reference_mechanisms.request import Request, Sampling
 from reference_mechanisms.sampling import request_key
@@ -217,7 +217,7 @@ ZOO: dict[str, Mutant] = {
 CLEAN: dict[str, Mutant] = {
     "clean": Mutant(rules=Rules(), about="the engine itself"),
     "clean_uncapped": Mutant(
-        rules=Rules(limit=lambda emitted, max_tokens: 32, accepted=accepted_after),
+        rules=Rules(limit=lambda emitted, max_tokens: 32),
         about="the engine with drafts that cross max_tokens, as engines with fixed shapes make them",
     ),
 }

@@ -159,34 +159,47 @@ def test_concurrent_requests_over_real_servers(stock: str, candidate: str, tmp_p
     assert all(arm.load is not None and arm.load.failed == 0 for arm in report.arms)
 
 
-def test_a_plan_can_start_and_end_its_own_servers(model: Path, tmp_path: Path) -> None:
-    prompts = write_prompts(tmp_path / "own.jsonl")
-    flags = "--enforce-eager --max-num-seqs 4"
-    spec = f"{flags} --speculative-config {shlex.quote(json.dumps(NGRAM))}"
-    (tmp_path / "target.toml").write_text(
-        'schema = "deployment/1"\nname = "managed"\ndevice = "remote"\ncontext_length = 512\n'
+def run_plan(
+    root: Path, model: Path, device: str, backend: str, arms: Sequence[tuple[str, str, str]]
+) -> Report:
+    """Run a plan whose arms are (name, kind, parameters as TOML); it must end well."""
+    prompts = write_prompts(root / "own.jsonl")
+    (root / "target.toml").write_text(
+        f'schema = "deployment/1"\nname = "target"\ndevice = "{device}"\ncontext_length = 512\n'
         f'[target]\npath = "{model}"\ndtype = "float32"\n'
     )
-    arms = "".join(
-        f'[[arms]]\nname = "{name}"\nkind = "{kind}"\n'
-        'backend = "harness.backends.vllm_managed:open_session"\n'
-        f'params = {{ arguments = {json.dumps(given)}, environment = "VLLM_CPU_KVCACHE_SPACE=1" }}\n'
-        for name, kind, given in (("stock", "stock", flags), ("candidate", "candidate", spec))
+    tables = "".join(
+        f'[[arms]]\nname = "{name}"\nkind = "{kind}"\nbackend = "{backend}:open_session"\nparams = {params}\n'
+        for name, kind, params in arms
     )
-    plan = tmp_path / "managed.toml"
+    plan = root / "plan.toml"
     plan.write_text(
-        'schema = "plan/1"\nname = "managed"\ndeployment = "target.toml"\nlabel = "smoke"\n'
+        'schema = "plan/1"\nname = "vllm"\ndeployment = "target.toml"\nlabel = "smoke"\n'
         f'[[sets]]\nname = "own"\npath = "{prompts}"\ncount = 3\n'
-        f"[sampling]\nmax_tokens = 24\n{arms}"
+        f"[sampling]\nmax_tokens = 24\n{tables}"
         "[measure]\nlaunches = 1\nblocks = 2\nwarmup_prompts = 1\nmax_foreign_load = 1.0\n"
     )
-    before = {child.pid for child in psutil.Process(os.getpid()).children(recursive=True)}
-    out = tmp_path / "managed"
-    assert run(("run", str(plan), "--out", str(out))) == EXIT_OK
-    report = report_of(out)
+    assert run(("run", str(plan), "--out", str(root / "out"))) == EXIT_OK
+    report = report_of(root / "out")
     assert report.losslessness is not None
     assert report.losslessness.stock_verdict in ("exact", "near-tie")
     assert "transformers" in report.losslessness.scorer["implementation"]
+    return report
+
+
+def test_a_plan_can_start_and_end_its_own_servers(model: Path, tmp_path: Path) -> None:
+    flags = "--enforce-eager --max-num-seqs 4"
+    spec = f"{flags} --speculative-config {shlex.quote(json.dumps(NGRAM))}"
+    arms = [
+        (
+            name,
+            name,
+            f'{{ arguments = {json.dumps(given)}, environment = "VLLM_CPU_KVCACHE_SPACE=1" }}',
+        )
+        for name, given in (("stock", flags), ("candidate", spec))
+    ]
+    before = {child.pid for child in psutil.Process(os.getpid()).children(recursive=True)}
+    run_plan(tmp_path, model, "remote", "harness.backends.vllm_managed", arms)
     left = {child.pid for child in psutil.Process(os.getpid()).children(recursive=True)} - before
     assert not left
     running_still = [" ".join(p.info["cmdline"] or ()) for p in psutil.process_iter(["cmdline"])]
@@ -197,28 +210,10 @@ def test_engines_in_process_are_forced_through_transformers(
     model: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("VLLM_CPU_KVCACHE_SPACE", "1")  # without it each engine takes nearly all memory
-    prompts = write_prompts(tmp_path / "own.jsonl")
     plain = {"enforce_eager": True, "max_num_seqs": 4}
     spec = {**plain, "speculative_config": NGRAM}
-    (tmp_path / "target.toml").write_text(
-        'schema = "deployment/1"\nname = "engine"\ndevice = "cpu"\ncontext_length = 512\n'
-        f'[target]\npath = "{model}"\ndtype = "float32"\n'
-    )
-    arms = "".join(
-        f'[[arms]]\nname = "{name}"\nkind = "{kind}"\n'
-        'backend = "harness.backends.vllm_engine:open_session"\n'
-        f"params = {{ engine_args = {json.dumps(json.dumps(given))} }}\n"
-        for name, kind, given in (("ar", "ar", plain), ("stock", "stock", spec))
-    )
-    plan = tmp_path / "engine.toml"
-    plan.write_text(
-        'schema = "plan/1"\nname = "engine"\ndeployment = "target.toml"\nlabel = "smoke"\n'
-        f'[[sets]]\nname = "own"\npath = "{prompts}"\ncount = 3\n'
-        f"[sampling]\nmax_tokens = 24\n{arms}"
-        "[measure]\nlaunches = 1\nblocks = 2\nwarmup_prompts = 1\nmax_foreign_load = 1.0\n"
-    )
-    out = tmp_path / "engine"
-    assert run(("run", str(plan), "--out", str(out))) == EXIT_OK
-    report = report_of(out)
-    assert report.losslessness is not None
-    assert report.losslessness.stock_verdict in ("exact", "near-tie")
+    arms = [
+        (name, name, f"{{ engine_args = {json.dumps(json.dumps(given))} }}")
+        for name, given in (("ar", plain), ("stock", spec))
+    ]
+    run_plan(tmp_path, model, "cpu", "harness.backends.vllm_engine", arms)

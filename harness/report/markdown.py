@@ -39,6 +39,7 @@ def render_markdown(report: Report) -> str:
         "## Environment\n\n" + _table(tables.environment(report)),
         "## Telemetry\n\n" + _table(tables.telemetry(report)),
         _table(tables.telemetry_by_block(report), ""),
+        tables.TELEMETRY_NOTE,
         "## Files\n\n" + _table(tables.files(report)),
         "## Check it yourself\n\n"
         "`specpilot-harness check REPORT_DIR` forces every stored token through stock again and derives\n"

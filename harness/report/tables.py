@@ -24,6 +24,12 @@ ACCEPTANCE_NOTE = (
     "excluded, after the cut at a stop. Per position: of the steps that drafted that far, the share that "
     "accepted it."
 )
+TELEMETRY_NOTE = (
+    "foreign, own: share of the CPU time of all cores that other processes and the run itself used, 1 is all "
+    "of it; max: between two neighbouring looks. overhead_share: what looking cost, in shares of one core. "
+    "load_1m: processes that ran or waited, mean over a minute. period_seconds: shortest time between looks. "
+    "unknown: this machine does not tell."
+)
 LOAD_NOTE = (
     "Throughput: emitted tokens, counted by ids, over the wall time of whole request sets. An inter-chunk "
     "gap may hold many tokens. Late: failed, or beyond a limit."
@@ -398,6 +404,8 @@ def environment(report: Report) -> Rows:
 def telemetry(report: Report) -> Rows:
     """Readings over the whole run."""
     whole = {name: value for name, value in report.telemetry.items() if name != "blocks"}
+    if whole.get("problem") is None:
+        whole.pop("problem", None)  # no look failed: nothing to tell
     return [{"what": name, "value": value} for name, value in flat(whole) if name]
 
 

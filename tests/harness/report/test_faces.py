@@ -79,3 +79,12 @@ def test_headline_and_statement_are_the_same_on_the_terminal(make: Callable[[], 
 def test_the_sample_has_the_same_number_of_headline_columns_valid_and_three_invalid() -> None:
     assert len(tables.headline(build.report())[0]) == 6
     assert list(tables.headline(build.invalid())[0]) == ["arm", "acceptance length", "stock verdict"]
+
+
+def test_telemetry_says_what_its_readings_are_and_nothing_of_a_problem_that_was_none() -> None:
+    report = build.report(telemetry={"foreign_mean": 0.01, "problem": None})
+    assert [row["what"] for row in tables.telemetry(report)] == ["foreign_mean"]
+    failed = build.report(telemetry={"problem": "NoSuchProcess"})
+    assert tables.telemetry(failed) == [{"what": "problem", "value": "NoSuchProcess"}]
+    for face in (render_html(report), render_markdown(report)):
+        assert "share of the CPU time of all cores" in " ".join(face.split())

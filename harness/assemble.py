@@ -69,7 +69,7 @@ def assemble(evidence: Evidence, now: datetime.datetime) -> Report:
         environment=collect_environment(),
         models={"target": _model_facts(evidence), "tokenizer": dict(evidence.tokenizer)},
         sets=tuple(_summary(drawn) for drawn in evidence.sets),
-        sampling_effective=_effective_sampling(evidence),
+        backends=_told(evidence),
         arms=arms,
         losslessness=judged.overall,
         audits=(
@@ -120,7 +120,7 @@ def _model_facts(evidence: Evidence) -> dict[str, Any]:
     }
 
 
-def _effective_sampling(evidence: Evidence) -> dict[str, Any]:
+def _told(evidence: Evidence) -> dict[str, Any]:
     """What the backends told in the last launch, by backend name."""
     told: dict[str, Any] = {}
     for launch in evidence.facts:

@@ -147,6 +147,8 @@ def _add_compare(commands: argparse._SubParsersAction[_Parser]) -> None:
     add("--count", type=int, default=24, help="prompts to draw (default: %(default)s)")
     add("--max-tokens", type=int, default=128, help="output tokens a request (default: %(default)s)")
     add("--temperature", type=float, default=0.0)
+    add("--top-k", type=int, default=0, help="draw among the K best tokens; 0 is off")
+    add("--top-p", type=float, default=1.0, help="draw among the best tokens that hold this share")
     add("--seed", type=int, default=0, help="of sampling, schedule and arrivals")
     add("--stop", action="append", default=[], metavar="TEXT", help="stop string; may be given often")
     add("--ignore-eos", action="store_true", help="run to max-tokens; the result is a system figure")
@@ -176,7 +178,7 @@ def _add_compare(commands: argparse._SubParsersAction[_Parser]) -> None:
 
 
 def _compare(options: argparse.Namespace) -> int:
-    from harness.compare import Comparison, comparison_job  # noqa: PLC0415
+    from harness.compare import Comparison, comparison_job, try_stock  # noqa: PLC0415
     from harness.load.capabilities import ask, normalise  # noqa: PLC0415
     from harness.plan import ArmKind, StatsSpec  # noqa: PLC0415
     from harness.records import Sampling  # noqa: PLC0415
@@ -190,6 +192,8 @@ def _compare(options: argparse.Namespace) -> int:
         sampling = Sampling(
             max_tokens=options.max_tokens,
             temperature=options.temperature,
+            top_k=options.top_k,
+            top_p=options.top_p,
             seed=options.seed,
             stop=tuple(options.stop),
             ignore_eos=options.ignore_eos,
@@ -217,6 +221,7 @@ def _compare(options: argparse.Namespace) -> int:
         job = comparison_job(wanted, ask(normalise(options.stock), options.served_model))
     except ValueError as error:  # a record refused a value: the message names the field
         raise UsageError(str(error)) from None
+    try_stock(job)
     return _measured(job, options.out, options)
 
 

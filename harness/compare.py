@@ -23,6 +23,7 @@ from harness.plan import (
     SetSpec,
     StatsSpec,
 )
+from harness.protocols import resolve
 from harness.records import Sampling
 
 BACKEND = "harness.backends.openai_server:open_session"
@@ -30,6 +31,7 @@ SCORERS = {
     "server": "harness.backends.server_scorer:open_scorer",
     "transformers": "harness.backends.transformers_scorer:open_scorer",
 }
+LOGPROBS = 5  # best tokens of a position that greedy output is judged with
 CLAIM = MeasureSpec(launches=3, blocks=5)  # a smaller run stands behind no claim, nor one of fewer requests
 CLAIM_REQUESTS = 200
 
@@ -69,10 +71,11 @@ def comparison_job(wanted: Comparison, stock: Capabilities) -> Job:
         UsageError: an option does not fit the others; the message names it.
     """
     sampling = wanted.sampling
-    if wanted.force == "server" and not sampling.greedy:
+    if wanted.force == "server" and not sampling.greedy and not sampling.top_k:
         raise UsageError(
-            "--temperature above 0 needs stock's whole distribution: give --model FOLDER with its weights "
-            "and --force transformers"
+            "--temperature above 0 over a server needs --top-k, so that the tokens it tells are all that can "
+            "be drawn (vLLM tells up to 20, or --max-logprobs of them); or give --model FOLDER with the "
+            "weights and --force transformers"
         )
     penalised = sampling.frequency_penalty or sampling.presence_penalty or sampling.repetition_penalty != 1.0
     if wanted.force == "server" and penalised:
@@ -126,8 +129,19 @@ def comparison_job(wanted: Comparison, stock: Capabilities) -> Job:
         device="remote",
         context_length=stock.max_model_len or 2048,
         stock_url=wanted.urls["stock"],
+        stock_logprobs=max(LOGPROBS, 0 if sampling.greedy else sampling.top_k),
     )
     return Job(plan=plan, deployment=deployment)
+
+
+def try_stock(job: Job) -> None:
+    """Hold that stock can force tokens, before anything is measured; a local scorer loads later.
+
+    Raises:
+        UsageError: the server at `stock_url` cannot; the message says what it lacks.
+    """
+    if job.plan.oracle.scorer == SCORERS["server"]:
+        resolve(job.plan.oracle.scorer, "oracle.scorer")(job.deployment)
 
 
 def _arm(kind: ArmKind, url: str, wanted: Comparison) -> ArmSpec:

@@ -54,6 +54,7 @@ class Deployment(Record, frozen=True):
     gpu: str | None = None  # the name the driver gives; another GPU makes the run invalid
     threads: int | None = None  # CPU threads; None takes what torch takes
     stock_url: str | None = None  # a server that forces tokens, for the scorer `server_scorer`
+    stock_logprobs: int = 5  # best tokens it is asked for at each position; at least `top_k` when sampling
 
 
 class SetSpec(Record, frozen=True):

@@ -15,8 +15,11 @@ import numpy.typing as npt
 
 from harness.codec import Record
 from harness.errors import UsageError
+from harness.models.folder import ModelFolder
 from harness.plan import ArmSpec, Deployment
 from harness.records import Chunk, DecodeRequest, FinishReason, StepEvent
+
+UNTOLD = float(np.finfo(np.float32).min)  # the logit of a token that a scorer does not tell
 
 
 class Session(Protocol):
@@ -132,7 +135,8 @@ class Scorer(Protocol):
 
         Yields:
             Chunks [positions, vocabulary] in order, len(token_ids) positions in all; a long output
-            comes in several so that it never lies in memory at once.
+            comes in several so that it never lies in memory at once. A scorer that knows only the
+            best tokens of a position gives `UNTOLD` for the others.
         """
         ...
 
@@ -148,8 +152,8 @@ class Scorer(Protocol):
 class ScorerFactory(Protocol):
     """What an oracle's ``module:function`` must be."""
 
-    def __call__(self, deployment: Deployment) -> Scorer:
-        """Load stock for this deployment."""
+    def __call__(self, deployment: Deployment, model: ModelFolder | None = None) -> Scorer:
+        """Load stock for this deployment; `model` is its target where the caller has found it already."""
         ...
 
 

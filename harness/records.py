@@ -8,6 +8,7 @@ History: response/1 (0.1.0) first version.
 
 from __future__ import annotations
 
+import hashlib
 from typing import Literal
 
 from harness.codec import Record
@@ -78,6 +79,18 @@ class DecodeRequest(Record, frozen=True):
     prompt_token_ids: tuple[int, ...]
     sampling: Sampling
     capture_logits: bool = False  # hash the raw target logits of every emitted position
+
+    @property
+    def seed(self) -> int:
+        """Of this request, for engines that take one a request.
+
+        Above temperature 0 it hangs on the plan's seed and on the prompt: requests that share their
+        random numbers would not be independent draws, and a test of many would mean less than it says.
+        """
+        if self.sampling.greedy:
+            return self.sampling.seed
+        text = f"{self.sampling.seed}/{','.join(map(str, self.prompt_token_ids))}"
+        return int.from_bytes(hashlib.sha256(text.encode()).digest()[:4]) >> 1  # servers take 31 bits
 
 
 class StepEvent(Record, frozen=True):

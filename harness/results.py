@@ -95,7 +95,8 @@ class ArmLosslessness(Record, frozen=True):
     tokens: int  # emitted tokens forced through stock
     mismatches: int  # of those, not stock's argmax (near ties included)
     near_ties: int
-    ar_identical: int | None  # responses whose ids equal those of `ar` on the same prompt; greedy
+    ar_identical: int | None  # responses whose ids equal the baseline's first on the same prompt and seed
+    distribution_test: DistributionTest | None = None  # above temperature 0
 
 
 class ArmResult(Record, frozen=True):
@@ -155,14 +156,23 @@ class RateTest(Record, frozen=True):
     passed: bool
 
 
+class Deviation(Record, frozen=True):
+    """A departure from stock's distribution, in the least size that a test catches with 80 % power."""
+
+    what: str
+    share: float | None  # of the positions it strikes; None: not caught even at every position
+    total_variation: float | None  # from stock's distribution, mean over all positions; None: no such number
+
+
 class DistributionTest(Record, frozen=True):
     """T > 0: standardised surprisal of the emitted tokens under stock's own distribution."""
 
-    tokens: int
+    tokens: int  # sample size: positions of one response a prompt
     z: float
     p_value: float
     level: float
     passed: bool
+    detects: tuple[Deviation, ...] = ()  # computed from stock's distributions at these very positions
 
 
 class Divergence(Record, frozen=True):
@@ -207,10 +217,11 @@ class Losslessness(Record, frozen=True):
     margin: Margin | None
     stock_noise: StockNoise | None
     rate_test: RateTest | None
-    distribution_test: DistributionTest | None
+    distribution_test: DistributionTest | None  # that of the arm with the smallest p-value
     divergences: tuple[Divergence, ...]  # the first of each response, at most 100
     stop_faults: tuple[StopFault, ...]
     scorer: dict[str, Any]
+    sampled_test: Literal["seeded", "distribution"] | None = None  # above temperature 0: what was tested
 
 
 class Audit(Record, frozen=True):
@@ -270,7 +281,7 @@ class Report(Record, frozen=True):
     environment: dict[str, Any]  # machine, CPU, GPU, driver, clocks, packages
     models: dict[str, Any]
     sets: tuple[SetSummary, ...]
-    sampling_effective: dict[str, Any]
+    backends: dict[str, Any]  # what each backend, or server behind it, told of itself in the last launch
     arms: tuple[ArmResult, ...]
     losslessness: Losslessness | None
     audits: tuple[Audit, ...]

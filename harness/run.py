@@ -21,7 +21,7 @@ from harness.errors import InvalidRun
 from harness.folder import Mode
 from harness.measure.supervise import BlockWindow, run_launch
 from harness.models import resolve_model
-from harness.oracle.session import run_oracle
+from harness.oracle.session import open_stock, run_oracle
 from harness.paths import RunFolder
 from harness.plan import Job, SetSpec
 from harness.progress import Reporter
@@ -95,7 +95,8 @@ def execute(
         try:
             with Telemetry() as telemetry:
                 measured = _measure(job, folder, prompts, reporter)
-            judged = run_oracle(job, prompts, measured.responses, calibration, tokenizer, reporter)
+            stock = open_stock(job, model)  # not before: it would take memory from the arms
+            judged = run_oracle(job, prompts, measured.responses, calibration, tokenizer, reporter, stock)
         except KeyboardInterrupt:
             raise InvalidRun(
                 f"interrupted; finished blocks are kept in {folder.partial}; "

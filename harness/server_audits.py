@@ -10,6 +10,7 @@ import statistics
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+from harness.load.told import SAMPLING, uncovered
 from harness.plan import ArmSpec, Job
 from harness.records import Response
 from harness.results import Audit
@@ -38,7 +39,14 @@ def server_audits(
         if not any(response.chunks for response in own):
             continue
         told = _told(arm, facts)
-        audits += [_usage(arm, own), _ids(arm, own), _prefix_cache(arm, told), _refusals(arm, own)]
+        audits += [
+            _sampling(arm, told),
+            _synthetic(arm, told),
+            _usage(arm, own),
+            _ids(arm, own),
+            _prefix_cache(arm, told),
+            _refusals(arm, own),
+        ]
         if not job.plan.sampling.greedy:
             audits.append(_seeded(arm, own))
         if arm.name != baseline.name:
@@ -61,6 +69,38 @@ def server_warnings(responses: Sequence[Response]) -> tuple[str, ...]:
         "the same text in another way, a violated verdict can come from that alone"
         for name in text
     )
+
+
+def _sampling(arm: ArmSpec, told: Sequence[Mapping[str, Any]]) -> Audit:
+    """Whether a default of the server could have sampled otherwise than the plan says."""
+    name = f"sampled as asked: {arm.name}"
+    last: Mapping[str, Any] = told[-1] if told else {}
+    sent, words = last.get("request") or {}, last.get("told") or {}
+    own, source = words.get("defaults"), words.get("defaults_from")
+    of_model = {} if source in ("vllm", "openai") else last.get("model_defaults") or {}
+    left = uncovered({**of_model, **(own or {})}, sent)
+    tells = f"it takes its sampling defaults from {source!r}" if source else "it tells no sampling defaults"
+    if own:
+        tells += f", with {', '.join(f'{key} {value}' for key, value in own.items())}"
+    missing = [field for field in SAMPLING if field not in sent]
+    if left:
+        detail = f"{tells}; no field of its API overrides {', '.join(left)}"
+    elif missing:
+        detail = f"{tells}; its API has no field {', '.join(missing)}, whose defaults are unknown"
+    else:
+        detail = f"{tells}; every request names every sampling field"
+    return Audit(name=name, passed=None if missing else True, detail=detail)
+
+
+def _synthetic(arm: ArmSpec, told: Sequence[Mapping[str, Any]]) -> Audit:
+    """Engines can accept drafts at a given rate instead of by the target: fast, and not its output."""
+    name = f"drafts are verified: {arm.name}"
+    words = (told[-1].get("told") if told else None) or {}
+    settings = words.get("settings") or {}
+    method = settings.get("speculative_config.rejection_sample_method")
+    if method is None:
+        return Audit(name=name, passed=None, detail="the server does not tell how it accepts drafts")
+    return Audit(name=name, passed=method != "synthetic", detail=f"the server tells: {method}")
 
 
 def _usage(arm: ArmSpec, own: Sequence[Response]) -> Audit:

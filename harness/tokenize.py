@@ -6,6 +6,7 @@ Every arm of a run is sent the same ids; no engine applies a template of its own
 from __future__ import annotations
 
 import hashlib
+import itertools
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -90,6 +91,15 @@ class PromptTokenizer:
     def encode_text(self, text: str) -> tuple[int, ...]:
         """Token ids of text as it stands: no template, nothing added; special tokens are recognised."""
         return tuple(self._tokenizer(text, add_special_tokens=False)["input_ids"])
+
+    def encode_with_starts(self, text: str) -> tuple[tuple[int, ...], tuple[int, ...]]:
+        """Token ids of text as `encode_text` gives them, and the character each token begins at."""
+        if not self._tokenizer.is_fast:
+            ids = self.encode_text(text)
+            lengths = [0, *(len(self.token_text(token)) for token in ids)]
+            return ids, tuple(itertools.accumulate(lengths[: len(ids)]))
+        found = self._tokenizer(text, add_special_tokens=False, return_offsets_mapping=True)
+        return tuple(found["input_ids"]), tuple(start for start, _ in found["offset_mapping"])
 
     @property
     def eos_token_id(self) -> int | None:

@@ -8,6 +8,7 @@ does not answer for the engine.
 
 from __future__ import annotations
 
+import bisect
 import secrets
 from collections.abc import Mapping, Sequence
 from typing import Any
@@ -23,7 +24,7 @@ from harness.load.counters import delta
 from harness.load.generator import drive
 from harness.load.overhead import ClientOverhead, measure_overhead
 from harness.load.wire import Capabilities, request_body
-from harness.models import resolve_model
+from harness.models import resolve_model, sampling_defaults
 from harness.plan import ArmSpec, Deployment
 from harness.protocols import Clock, Exchange
 from harness.records import Chunk, DecodeRequest, FinishReason
@@ -36,8 +37,12 @@ KNOWN = ("url", "model", *NUMBERS)
 class ServerArm:
     """One server, asked what it is before it is measured."""
 
-    def __init__(self, spec: ArmSpec) -> None:
+    def __init__(self, spec: ArmSpec, model_defaults: Mapping[str, Any]) -> None:
         """Ask the server.
+
+        Args:
+            spec: the arm.
+            model_defaults: sampling defaults of the model itself, which a server may take.
 
         Raises:
             UsageError: a parameter is wrong, nothing answers, or the model is not there.
@@ -56,6 +61,7 @@ class ServerArm:
         self.arrival_seed = int(numbers["arrival_seed"])
         self.base = normalise(url)
         self.capabilities: Capabilities = ask(self.base, model)
+        self._model_defaults = dict(model_defaults)
         self._counters = counters(self.base)
         self._asked: dict[str, Any] = {}
 
@@ -72,7 +78,10 @@ class ServerArm:
             "url": self.base,
             "model": self.capabilities.model,
             "version": self.capabilities.version,
+            "root": self.capabilities.root,
             "max_model_len": self.capabilities.max_model_len,
+            "told": msgspec.to_builtins(self.capabilities.told),
+            "model_defaults": self._model_defaults,
             "token_ids": self.capabilities.knows("return_token_ids"),
             "cache_salt": self.capabilities.knows("cache_salt"),
             "counters": {} if changed is None else msgspec.to_builtins(changed),
@@ -149,7 +158,9 @@ def open_session(deployment: Deployment, arms: Sequence[ArmSpec]) -> OpenAIServe
         UsageError: a parameter is wrong, a server does not answer, or the context is too long.
         ModelError: the tokenizer cannot be loaded.
     """
-    opened = {arm.name: ServerArm(arm) for arm in arms}
+    model = resolve_model(deployment.target)
+    defaults = sampling_defaults(model.path)
+    opened = {arm.name: ServerArm(arm, defaults) for arm in arms}
     for name, arm in opened.items():
         longest = arm.capabilities.max_model_len
         if longest is not None and deployment.context_length > longest:
@@ -157,14 +168,14 @@ def open_session(deployment: Deployment, arms: Sequence[ArmSpec]) -> OpenAIServe
                 f"deployment `context_length` = {deployment.context_length}: the server of arm {name} "
                 f"takes {longest}"
             )
-    return OpenAIServerSession(opened, PromptTokenizer(resolve_model(deployment.target).path))
+    return OpenAIServerSession(opened, PromptTokenizer(model.path))
 
 
 def read_reply(reply: Reply, tokenizer: PromptTokenizer) -> Exchange:
     """Ids, counts and text of a reply; ids from the text where the server gave none.
 
-    Tokens are counted by ids. A re-tokenised chunk has as many tokens as the text up to and with it
-    has more than the text before it, so that the sum is that of the whole text.
+    Tokens are counted by ids. Text is tokenised once, as a whole, and a token counts to the chunk in
+    which its text begins, so that the sum is that of the whole text.
     """
     if reply.error is not None:
         return Exchange(
@@ -174,16 +185,15 @@ def read_reply(reply: Reply, tokenizer: PromptTokenizer) -> Exchange:
     given = [chunk.token_ids for chunk in reply.chunks]
     retokenised = any(ids is None for ids in given)
     if retokenised:
-        ids = _with_end(tokenizer.encode_text(text), reply, tokenizer.eos_token_id)
-        chunks, known, so_far = [], 0, ""
-        for chunk in reply.chunks:
-            so_far += chunk.text
-            count = max(known, min(len(tokenizer.encode_text(so_far)), len(ids)))
+        found, starts = tokenizer.encode_with_starts(text)
+        ids = _with_end(found, reply, tokenizer.eos_token_id)
+        chunks, known, length = [], 0, 0
+        for number, chunk in enumerate(reply.chunks, 1):
+            length += len(chunk.text)
+            last = number == len(reply.chunks)
+            count = len(ids) if last else max(known, bisect.bisect_left(starts, length))
             chunks.append(Chunk(num_tokens=count - known, at_ns=chunk.at_ns))
             known = count
-        if chunks and known != len(ids):
-            last = chunks[-1]
-            chunks[-1] = Chunk(num_tokens=last.num_tokens + len(ids) - known, at_ns=last.at_ns)
     else:
         ids = tuple(token for one in given if one is not None for token in one)
         chunks = [

@@ -121,7 +121,7 @@ class TransformersSession:
             "streamer": recorder,
         }
         if not sampling.greedy:
-            torch.manual_seed(sampling.seed)
+            torch.manual_seed(request.seed)
             options |= {
                 "temperature": sampling.temperature,
                 "top_p": sampling.top_p,

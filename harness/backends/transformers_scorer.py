@@ -26,8 +26,12 @@ if TYPE_CHECKING:
 CHUNK_BYTES = 256 * 2**20  # float32 logits held at once
 
 
-def open_scorer(deployment: Deployment) -> TransformersScorer:
+def open_scorer(deployment: Deployment, model: ModelFolder | None = None) -> TransformersScorer:
     """Load stock for this deployment, in its dtype, on its device.
+
+    Args:
+        deployment: target, dtype, device, context.
+        model: the target's folder, already checked; None finds it and hashes its weights.
 
     Raises:
         ModelError: the target cannot be used, or is not made for so long a context.
@@ -35,7 +39,8 @@ def open_scorer(deployment: Deployment) -> TransformersScorer:
     """
     import torch  # noqa: PLC0415 - heavy: only the process that judges loads it
 
-    model = resolve_model(deployment.target)
+    if model is None:
+        model = resolve_model(deployment.target)
     if deployment.context_length > model.context_length:
         raise ModelError(
             f"`context_length` = {deployment.context_length} of deployment {deployment.name} exceeds the "

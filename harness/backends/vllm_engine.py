@@ -187,7 +187,7 @@ def _sampling(request: DecodeRequest) -> Any:
         temperature=given.temperature,
         top_p=given.top_p,
         top_k=given.top_k,
-        seed=given.seed,
+        seed=request.seed,
         min_tokens=given.min_tokens,
         stop=list(given.stop),
         stop_token_ids=list(given.stop_token_ids),

@@ -9,6 +9,7 @@ from urllib.request import Request, urlopen
 
 from harness.errors import BackendError, UsageError
 from harness.load.counters import read_counters
+from harness.load.told import Told, read_told
 from harness.load.wire import Capabilities
 
 TIMEOUT_S = 20.0
@@ -51,14 +52,17 @@ def ask(base: str, model: str | None = None) -> Capabilities:
         (model,) = names
     elif model not in names:
         raise UsageError(f"{base} does not serve {model!r}; it serves {', '.join(names)}")
-    version = _json(get(f"{base}/version"))
+    openapi = _json(get(f"{base}/openapi.json"))
+    told = _told(base)
     return Capabilities(
         model=model,
-        version=str(version["version"]) if isinstance(version, dict) and "version" in version else None,
-        fields=_fields(_json(get(f"{base}/openapi.json"))),
+        version=_version(base) or told.version,
+        fields=_fields(openapi),
+        native_generate=isinstance(openapi, dict) and "/generate" in (openapi.get("paths") or {}),
         metrics=counters(base) is not None,
         max_model_len=served[model].max_model_len,
         root=served[model].root,
+        told=told,
     )
 
 
@@ -76,6 +80,19 @@ def counters(base: str) -> dict[str, float] | None:
 def normalise(url: str) -> str:
     """Base URL without a trailing slash or /v1, as people paste it either way."""
     return url.rstrip("/").removesuffix("/v1").rstrip("/")
+
+
+def _version(base: str) -> str | None:
+    found = _json(get(f"{base}/version"))
+    return str(found["version"]) if isinstance(found, dict) and "version" in found else None
+
+
+def _told(base: str) -> Told:
+    """What the server tells of its settings, under the newer of the names that it knows."""
+    info = _json(get(f"{base}/server_info?config_format=json")) or _json(get(f"{base}/get_server_info"))
+    if info is None:
+        return read_told(None, None)
+    return read_told(info, _json(get(f"{base}/model_info")) or _json(get(f"{base}/get_model_info")))
 
 
 class _Served(NamedTuple):

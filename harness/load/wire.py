@@ -1,7 +1,7 @@
 """The completions API on the wire: what is asked, what a chunk says. Pure.
 
 Spelling follows OpenAI's completions endpoint with vLLM's extensions (`return_token_ids`,
-`stop_token_ids`, `min_tokens`, `ignore_eos`, `top_k`, `repetition_penalty`, `cache_salt`). An
+`stop_token_ids`, `min_tokens`, `ignore_eos`, `top_k`, `min_p`, `repetition_penalty`, `cache_salt`). An
 extension is sent only to a server whose own schema names it, so that a strict one does not refuse.
 """
 
@@ -13,6 +13,7 @@ import msgspec
 
 from harness.codec import Record
 from harness.errors import BackendError
+from harness.load.told import Told
 from harness.records import DecodeRequest
 
 FINISH_REASONS = ("stop", "length")
@@ -27,6 +28,8 @@ class Capabilities(Record, frozen=True):
     metrics: bool  # whether /metrics answers
     max_model_len: int | None = None  # context of the model, from /v1/models
     root: str | None = None  # where the server loaded the model from, if it tells
+    native_generate: bool = False  # SGLang's own /generate, beside the completions API
+    told: Told = Told()  # its settings, in its own words
 
     def knows(self, field: str) -> bool:
         """Whether the server's schema names a request field."""
@@ -46,7 +49,8 @@ class Chunk(msgspec.Struct, frozen=True, kw_only=True):
 def request_body(request: DecodeRequest, capabilities: Capabilities, salt: str | None) -> dict[str, Any]:
     """The JSON body that asks for one streamed completion.
 
-    Every standard sampling field is sent, so that no server default slips in unseen.
+    Every sampling field is sent, so that no default of a server (vLLM takes them from the model's
+    generation_config.json, SGLang from that or its own preferred parameters) slips in unseen.
 
     Args:
         request: ids and sampling.
@@ -64,7 +68,7 @@ def request_body(request: DecodeRequest, capabilities: Capabilities, salt: str |
         "max_tokens": sampling.max_tokens,
         "temperature": sampling.temperature,
         "top_p": sampling.top_p,
-        "seed": sampling.seed,
+        "seed": request.seed,
         "frequency_penalty": sampling.frequency_penalty,
         "presence_penalty": sampling.presence_penalty,
         "n": 1,
@@ -76,6 +80,7 @@ def request_body(request: DecodeRequest, capabilities: Capabilities, salt: str |
     extensions: dict[str, tuple[Any, bool]] = {  # value, and whether the run depends on it
         "top_k": (sampling.top_k if sampling.top_k else -1, sampling.top_k > 0),
         "repetition_penalty": (sampling.repetition_penalty, sampling.repetition_penalty != 1.0),
+        "min_p": (0.0, False),
         "min_tokens": (sampling.min_tokens, sampling.min_tokens > 0),
         "ignore_eos": (sampling.ignore_eos, sampling.ignore_eos),
         "stop_token_ids": (list(sampling.stop_token_ids), bool(sampling.stop_token_ids)),
@@ -92,6 +97,13 @@ def request_body(request: DecodeRequest, capabilities: Capabilities, salt: str |
     if salt is not None and capabilities.knows("cache_salt"):
         body["cache_salt"] = salt
     return body
+
+
+def neutral_sampling(capabilities: Capabilities) -> dict[str, Any]:
+    """Sampling fields that change nothing, as far as the server knows them: no default can act."""
+    neutral = {"top_p": 1.0, "frequency_penalty": 0.0, "presence_penalty": 0.0}
+    extensions = {"top_k": -1, "min_p": 0.0, "repetition_penalty": 1.0}
+    return neutral | {name: value for name, value in extensions.items() if capabilities.knows(name)}
 
 
 def parse_chunk(data: bytes) -> Chunk | None:

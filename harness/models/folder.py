@@ -12,6 +12,11 @@ from harness.models.weights import weight_files, weights_digest
 
 TOKENIZER_FILES = ("tokenizer.json", "tokenizer.model", "vocab.json")  # one of them is needed
 
+GENERATION = (
+    *("temperature", "top_p", "top_k", "min_p", "max_new_tokens"),
+    *("repetition_penalty", "presence_penalty", "frequency_penalty"),
+)
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ModelFolder:
@@ -50,6 +55,16 @@ def read_folder(path: Path, source: str, *, remote: bool = False) -> ModelFolder
         vocab_size=_count(path, text, "vocab_size"),
         source=source,
     )
+
+
+def sampling_defaults(path: Path) -> dict[str, Any]:
+    """What the folder's generation_config.json sets beside token ids: servers may sample by it.
+
+    Raises:
+        ModelError: the file is no JSON object.
+    """
+    found = _json(path / "generation_config.json", needed=False)
+    return {name: found[name] for name in GENERATION if found.get(name) is not None}
 
 
 def _eos(path: Path, config: dict[str, Any], text: dict[str, Any]) -> tuple[int, ...]:

@@ -73,7 +73,7 @@ def check_report(
         PromptLine(prompt=line.prompt, token_ids=tokenizer.encode(line.prompt)) for line in run.prompts
     )
     problems += _prompt_problems(run, prompts)
-    loaded = stock if stock is not None else open_stock(run.job)
+    loaded = stock if stock is not None else open_stock(run.job, model)
     held_out = (
         [line.token_ids for line in prompts][: run.job.plan.oracle.calibration_prompts]
         if calibration is None
@@ -214,6 +214,16 @@ def _verdict_problems(report: Report, judged: Judged, *, same: bool, same_noise:
         own = judged.arms.get(arm.name)
         if own is not None and arm.losslessness is not None:
             yield from _claim_problems(f"arm {arm.name}: ", arm.losslessness, own, same=same)
+            if same_noise:
+                yield from (
+                    f"report.json: arm {arm.name}: {difference}"
+                    for difference in differences(
+                        arm.losslessness.distribution_test,
+                        own.distribution_test,
+                        "losslessness.distribution_test",
+                        "stock gives",
+                    )
+                )
         elif own is not None:
             yield f"report.json: arm {arm.name}: `losslessness` is missing"
     yield from _margin_problems(claimed, found, same_noise=same_noise)

@@ -53,8 +53,9 @@ def explain(root: Path, prompt_id: str, arm: str | None = None, *, stock: Stock 
     arms = [a.name for a in run.job.plan.arms]
     if arm is not None and arm not in arms:
         raise UsageError(f"--arm: this run has no arm {arm!r}; it has {', '.join(arms)}")
-    tokenizer = PromptTokenizer(resolve_model(run.job.deployment.target).path)
-    loaded = stock if stock is not None else open_stock(run.job)
+    model = resolve_model(run.job.deployment.target)
+    tokenizer = PromptTokenizer(model.path)
+    loaded = stock if stock is not None else open_stock(run.job, model)
     rules = stop_rules(run.job.plan.sampling, loaded.eos_token_ids, loaded.vocab_size)
     parts = [f"prompt {prompt_id} ({len(line.token_ids)} tokens): {_short(line.prompt.turns[0])}"]
     for name in arms if arm is None else [arm]:

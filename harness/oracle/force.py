@@ -10,7 +10,7 @@ import numpy.typing as npt
 
 from harness.errors import InvalidRun
 from harness.oracle.adjust import Adjuster
-from harness.oracle.distribution import Surprise, surprise
+from harness.oracle.distribution import Surprise, require_told, surprise
 from harness.oracle.stops import StopRules
 from harness.protocols import ForcedPosition
 
@@ -46,10 +46,11 @@ def force(
     positions: list[ForcedPosition] = []
     surprises: list[Surprise] = []
     rows = adjusted_rows(chunks, prompt_token_ids, token_ids, rules)
-    for token, row in zip(token_ids, rows, strict=True):
+    following = (*token_ids[1:], None)
+    for token, after, row in zip(token_ids, following, rows, strict=True):
         positions.append(view(row, token))
         if not rules.sampling.greedy:
-            surprises.append(surprise(row, token, rules.sampling, margin))
+            surprises.append(surprise(row, token, rules.sampling, margin, after))
     return Forced(tuple(positions), tuple(surprises))
 
 
@@ -62,7 +63,7 @@ def adjusted_rows(
     """The logits [vocabulary] that each emitted token was chosen from.
 
     Raises:
-        InvalidRun: stock gave NaN, or not one row per token.
+        InvalidRun: stock gave NaN, not one row per token, or told too few tokens of a position.
     """
     adjuster = Adjuster(rules.sampling, prompt_token_ids, tuple(rules.stop_ids))
     raw = finite_rows(chunks)
@@ -70,6 +71,7 @@ def adjusted_rows(
         row = next(raw, None)
         if row is None:
             raise InvalidRun(f"the scorer gave {index} rows for {len(token_ids)} tokens")
+        require_told(row, rules.sampling)
         yield adjuster.adjusted(row)
         adjuster.emit(token)
     if next(raw, None) is not None:

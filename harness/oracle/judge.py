@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, NamedTuple, TypeVar
+from typing import Any, Literal, NamedTuple, TypeVar
 
 import msgspec
 
@@ -91,8 +91,8 @@ def judge(case: Case) -> Judged:
     finished = [response for response in case.responses if response.status == "ok"]
     by_arm = {arm.name: [r for r in finished if r.arm == arm.name] for arm in case.job.plan.arms}
     baseline = by_arm[case.job.plan.baseline.name]
-    evidence = {name: _evidence(case, own) for name, own in by_arm.items()}
-    whole = _evidence(case, finished)
+    evidence = {name: _evidence(case, own, one_arm=True) for name, own in by_arm.items()}
+    whole = _evidence(case, finished, one_arm=False)
     arms = {
         arm.name: ArmLosslessness(
             stock_verdict=evidence[arm.name].verdict,
@@ -101,7 +101,8 @@ def judge(case: Case) -> Judged:
             tokens=evidence[arm.name].tokens,
             mismatches=evidence[arm.name].mismatches,
             near_ties=evidence[arm.name].near_ties,
-            ar_identical=_ar_identical(case.job, by_arm[arm.name], baseline),
+            ar_identical=_ar_identical(by_arm[arm.name], baseline),
+            distribution_test=evidence[arm.name].distribution,
         )
         for arm in case.job.plan.arms
     }
@@ -135,6 +136,7 @@ def _overall(
         divergences=_divergences(case, finished),
         stop_faults=tuple(case.stop_faults),
         scorer=dict(case.scorer),
+        sampled_test=_sampled_test(case.job, arms),
     )
     plan = case.job.plan
     text = statement(found, plan.effective_division, plan.label)
@@ -146,7 +148,7 @@ def _harshest(tests: Iterable[Test | None]) -> Test | None:
     return min((test for test in tests if test is not None), key=lambda t: t.p_value, default=None)
 
 
-def _evidence(case: Case, responses: Sequence[Response]) -> _Evidence:
+def _evidence(case: Case, responses: Sequence[Response], *, one_arm: bool) -> _Evidence:
     margin = case.baseline.margin.value
     views = [case.forced[key_of(response)] for response in responses]
     wrong = [p for view in views for p in view.positions if not agrees(p)]
@@ -156,10 +158,11 @@ def _evidence(case: Case, responses: Sequence[Response]) -> _Evidence:
     own = {(r.arm, r.launch, r.block, r.prompt_id) for r in responses}
     faulty = any((f.arm, f.launch, f.block, f.prompt_id) in own for f in case.stop_faults)
     if not case.job.plan.sampling.greedy:
-        test = judge_surprises(surprise for _, surprise in distinct if surprise is not None)
+        # Two arms may share their draws, so that only those of one arm are independent.
+        test = judge_surprises(_drawn(case, responses)) if one_arm else None
         failed = faulty or (test is not None and not test.passed)
         return _Evidence("violated" if failed else "not-judged", tokens, 0, 0, len(distinct), None, test)
-    ties = sum(not agrees(position) for position, _ in distinct)
+    ties = sum(not agrees(position) for position in distinct)
     noise = case.baseline.noise
     rate = (
         one_sided_rate_test(ties, len(distinct), noise.disagreements, noise.positions, RATE_LEVEL)
@@ -181,7 +184,20 @@ def key_of(response: Response) -> Key:
     return response.prompt_id, response.token_ids
 
 
-def _distinct(case: Case, responses: Iterable[Response]) -> Iterable[tuple[ForcedPosition, Surprise | None]]:
+def _drawn(case: Case, responses: Iterable[Response]) -> Iterable[Surprise]:
+    """The tokens of one draw a prompt: the first, whatever it holds.
+
+    The seed is the same every time, so a repeat is the same draw again where seeds are kept. To keep
+    repeats that differ, or to drop those that are alike, would choose among draws by what they are.
+    """
+    first: dict[str, Response] = {}
+    for response in sorted(responses, key=lambda r: (r.launch, r.block)):
+        first.setdefault(response.prompt_id, response)
+    for response in first.values():
+        yield from case.forced[key_of(response)].surprises
+
+
+def _distinct(case: Case, responses: Iterable[Response]) -> Iterable[ForcedPosition]:
     """Every position once: sequences of a prompt share the positions of their common beginning.
 
     In sorted order a sequence shares most with its neighbour, so what lies beyond the common
@@ -192,7 +208,7 @@ def _distinct(case: Case, responses: Iterable[Response]) -> Iterable[tuple[Force
         view = case.forced[key]
         start = common_length(before[1], key[1]) if before[0] == key[0] else 0
         for index in range(start, len(view.positions)):
-            yield view.positions[index], view.surprises[index] if view.surprises else None
+            yield view.positions[index]
         before = key
 
 
@@ -222,14 +238,23 @@ def _self_exact(job: Job, own: Sequence[Response], baseline: Sequence[Response])
     return all(len(hashes[response.prompt_id]) == 1 for response in own)
 
 
-def _ar_identical(job: Job, own: Sequence[Response], baseline: Sequence[Response]) -> int | None:
-    """Responses whose ids are those of the first `ar` response on the prompt."""
-    if not job.plan.sampling.greedy:
-        return None
+def _ar_identical(own: Sequence[Response], baseline: Sequence[Response]) -> int:
+    """Responses whose ids are those of the first `ar` response on the prompt.
+
+    Above temperature 0 the seed of both was the same; engines need not make the same of it.
+    """
     first: dict[str, tuple[int, ...]] = {}
     for response in baseline:
         first.setdefault(response.prompt_id, response.token_ids)
     return sum(response.token_ids == first.get(response.prompt_id) for response in own)
+
+
+def _sampled_test(job: Job, arms: Mapping[str, ArmLosslessness]) -> Literal["seeded", "distribution"] | None:
+    """Whether every arm gave the baseline's own draws, or only its distribution can be tested."""
+    if job.plan.sampling.greedy:
+        return None
+    same = all(arm.responses and arm.ar_identical == arm.responses for arm in arms.values())
+    return "seeded" if same else "distribution"
 
 
 def _all_or_none(values: Sequence[bool | None]) -> bool | None:

@@ -15,12 +15,11 @@ import numpy.typing as npt
 
 from harness.errors import InvalidRun
 from harness.oracle.force import Row, finite_rows, view
-from harness.protocols import Scorer
+from harness.protocols import UNTOLD, Scorer
 from harness.results import Margin, StockNoise
 from harness.stats.error_rates import rule_of_three
 
 QUANTILE = 0.999
-UNTOLD = float(np.finfo(np.float32).min) / 2.0  # logits below are unknown
 Floats = npt.NDArray[np.float64]
 
 

@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from typing import NamedTuple
 
 from harness.errors import DataError, InvalidRun
-from harness.models import resolve_model
+from harness.models import ModelFolder, resolve_model
 from harness.oracle.force import Forced, force
 from harness.oracle.judge import Case, Judged, Key, judge, key_of
 from harness.oracle.margin import StockBaseline, measure_baseline
@@ -26,16 +26,20 @@ class Stock(NamedTuple):
     vocab_size: int
 
 
-def open_stock(job: Job) -> Stock:
+def open_stock(job: Job, model: ModelFolder | None = None) -> Stock:
     """Load stock as the plan names it.
+
+    Args:
+        job: plan and deployment.
+        model: the target's folder; None finds it, which hashes its weights.
 
     Raises:
         ModelError: the target cannot be used.
         UsageError: `oracle.scorer` names nothing that can be called.
     """
-    model = resolve_model(job.deployment.target)
-    scorer: Scorer = resolve(job.plan.oracle.scorer, "oracle.scorer")(job.deployment)
-    return Stock(scorer, model.eos_token_ids, model.vocab_size)
+    folder = model if model is not None else resolve_model(job.deployment.target)
+    scorer: Scorer = resolve(job.plan.oracle.scorer, "oracle.scorer")(job.deployment, folder)
+    return Stock(scorer, folder.eos_token_ids, folder.vocab_size)
 
 
 def run_oracle(

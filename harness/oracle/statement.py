@@ -112,9 +112,18 @@ def _not_judged(found: Losslessness) -> str:
     test = found.distribution_test
     if found.tokens == 0:
         return "Not judged: no response finished."
+    seeded = ""
+    if found.sampled_test == "seeded":
+        seeded = "; under the same seed every arm gave the baseline's own ids, response by response"
     if test is None:
-        return "Not judged: sampled output, and too few uncertain tokens to test their distribution."
+        return (
+            f"Not judged token by token: sampled output{seeded}; too few uncertain tokens to test their "
+            "distribution."
+        )
+    caught = [f"{d.what} at {d.share:.1%} of positions" for d in test.detects if d.share and d.share < 1.0]
+    power = f"; with 80 % power it catches {', or '.join(caught)}" if caught else ""
     return (
-        f"Not judged token by token: sampled output; its {test.tokens} tokens are as likely under stock's "
-        f"own distribution as they should be (z = {test.z:.3g}, p = {test.p_value:.2g})."
+        f"Not judged token by token: sampled output{seeded}; the {test.tokens} tokens of the arm furthest "
+        f"off are as likely under stock's own distribution as they should be (z = {test.z:.3g}, "
+        f"p = {test.p_value:.2g}, level {test.level:g}{power})."
     )

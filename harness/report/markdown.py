@@ -7,7 +7,7 @@ from collections.abc import Iterable, Mapping, Sequence
 
 from tabulate import tabulate
 
-from harness.report import tables
+from harness.report import sampled, tables
 from harness.report.text import plain
 from harness.results import Losslessness, Report
 
@@ -96,6 +96,9 @@ def _losslessness(report: Report, found: Losslessness | None) -> str:
     if found is None:
         return "Not judged."
     parts = [_table(tables.losslessness(found)), _table(tables.losslessness_by_arm(report), "")]
+    drawn = sampled.rows(report)
+    if drawn:
+        parts.append(f"{sampled.TITLE}:\n\n{_table(drawn)}\n\n{sampled.NOTE}")
     if found.stop_faults:
         shown = tables.shown_of(len(found.stop_faults))
         parts.append(f"Stops that the ids do not explain ({shown}):\n\n" + _table(tables.stop_faults(found)))

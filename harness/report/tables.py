@@ -10,7 +10,7 @@ import shlex
 
 import msgspec
 
-from harness.report import numbers, text
+from harness.report import numbers, sampled, text
 from harness.report.text import flat, plain, told
 from harness.results import ArmResult, Losslessness, Report
 
@@ -211,11 +211,13 @@ def _tests(found: Losslessness) -> list[tuple[str, str]]:
                 f"{rate.stock_positions}; {_outcome(rate.p_value, rate.level, passed=rate.passed)}",
             )
         )
+    if found.sampled_test is not None:
+        facts.append(("test above temperature 0", sampled.TESTS[found.sampled_test]))
     if found.distribution_test is not None:
         drawn = found.distribution_test
         facts.append(
             (
-                "surprisal of the emitted tokens under stock (T > 0)",
+                "surprisal of the emitted tokens under stock (T > 0), arm furthest off",
                 f"z = {drawn.z:.3g} over {drawn.tokens} tokens; "
                 f"{_outcome(drawn.p_value, drawn.level, passed=drawn.passed)}",
             )
@@ -375,9 +377,7 @@ def command(report: Report) -> str:
 def how(report: Report) -> Rows:
     """Plan, harness, models and what was asked of the backends."""
     plan = report.job.plan
-    told_by = [
-        (f"backend {text.name(name)}", told(facts)) for name, facts in report.sampling_effective.items()
-    ]
+    told_by = [(f"backend {text.name(name)}", told(facts)) for name, facts in report.backends.items()]
     facts = [
         ("plan", text.name(report.plan.name)),
         ("plan hash", plain(report.plan.hash)),

@@ -22,7 +22,15 @@ from tests.harness.tiny import EOS
 
 VLLM = (
     *("model", "prompt", "max_tokens", "temperature", "top_p", "seed", "stop", "stream", "stream_options"),
-    *("top_k", "min_tokens", "ignore_eos", "stop_token_ids", "repetition_penalty", "skip_special_tokens"),
+    *(
+        "top_k",
+        "min_p",
+        "min_tokens",
+        "ignore_eos",
+        "stop_token_ids",
+        "repetition_penalty",
+        "skip_special_tokens",
+    ),
     *("return_token_ids", "cache_salt", "prompt_logprobs", "return_tokens_as_token_ids", "echo", "logprobs"),
 )
 

@@ -184,7 +184,7 @@ class TinyRun:
             environment={},
             models={},
             sets=(summary,),
-            sampling_effective={},
+            backends={},
             arms=tuple(arms),
             losslessness=judged.overall,
             audits=(),

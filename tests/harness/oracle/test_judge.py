@@ -231,7 +231,6 @@ def test_sampled_output_is_not_judged_against_the_argmax() -> None:
     assert found.overall.stock_verdict == "not-judged"
     assert found.overall.mismatches == 0
     assert found.arms["stock"].self_exact is None
-    assert found.arms["stock"].ar_identical is None
     assert "ossless" not in found.overall.statement
 
 
@@ -243,7 +242,48 @@ def test_sampled_output_that_is_not_of_stocks_distribution_is_violated(
     assert found.overall.stock_verdict == "violated"
     assert f"too {word} under" in found.overall.statement
     assert found.overall.distribution_test is not None
-    assert found.overall.distribution_test.tokens == 400  # both arms emitted the same ids: once
+    assert found.overall.distribution_test.tokens == 400  # of one arm: the other may share its draws
+
+
+def drawn(stock_ids: list[int], candidate: list[list[int]]) -> Judged:
+    """A baseline with one response, an arm with a response in each of several blocks."""
+    run = job(Sampling(max_tokens=8, temperature=1.0))
+    responses = [response(stock_ids)]
+    responses += [response(ids, arm="stock", block=block) for block, ids in enumerate(candidate)]
+    made = case(responses, {}, run=run)
+    forced = {
+        key_of(r): Forced(
+            tuple(third(t, 9.0) for t in r.token_ids), tuple(Surprise(-1.0, -1.0, 0.01) for _ in r.token_ids)
+        )
+        for r in responses
+    }
+    return judge(dataclasses.replace(made, forced=forced))
+
+
+def test_repeats_of_a_seed_are_no_further_draws() -> None:
+    found = drawn([1] * 8, [[2] * 8, [3] * 7, [2] * 8]).arms["stock"].distribution_test
+    assert found is not None
+    assert found.tokens == 8
+
+
+@pytest.mark.parametrize(
+    ("candidate", "test", "said"),
+    [
+        pytest.param([[1] * 8, [1] * 8], "seeded", True, id="the baseline's ids every time"),
+        pytest.param([[1] * 8, [2] * 8], "distribution", False, id="once other ids"),
+    ],
+)
+def test_the_report_says_whether_seeds_were_kept(candidate: list[list[int]], test: str, said: bool) -> None:
+    found = drawn([1] * 8, candidate).overall
+    assert found.sampled_test == test
+    assert ("under the same seed every arm gave" in found.statement) is said
+    assert judge(case([AR], {})).overall.sampled_test is None
+
+
+def test_the_power_of_the_test_is_told() -> None:
+    test = sampled(-1.0).overall.distribution_test
+    assert test is not None
+    assert len(test.detects) == 4
 
 
 # what is said

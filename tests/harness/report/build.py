@@ -285,7 +285,7 @@ def report(**changes: Any) -> Report:
             "tokenizer": {"chat_template_sha256": "a6" * 32},
         },
         sets=(drawn("humaneval"), drawn("embedded", rows=60)),
-        sampling_effective={BACKEND: {"engine": "reference", "device": "cpu", "temperature": 0.0}},
+        backends={BACKEND: {"engine": "reference", "device": "cpu", "temperature": 0.0}},
         arms=tuple(arm(name) for name in KINDS),
         losslessness=losslessness(),
         audits=(
@@ -438,7 +438,7 @@ def hostile() -> Report:
         environment={HOSTILE: HOSTILE},
         harness={HOSTILE: HOSTILE},
         telemetry={HOSTILE: HOSTILE, "blocks": [{HOSTILE: HOSTILE}]},
-        sampling_effective={HOSTILE: {HOSTILE: HOSTILE}},
+        backends={HOSTILE: {HOSTILE: HOSTILE}},
         files={HOSTILE: HOSTILE},
         timeline=tuple(
             msgspec.structs.replace(span, arm=bad) if span.arm == "stock" else span for span in timeline()

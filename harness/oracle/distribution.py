@@ -19,7 +19,7 @@ from harness.errors import InvalidRun, UndefinedMetric
 from harness.protocols import UNTOLD
 from harness.records import Sampling
 from harness.results import DistributionTest
-from harness.stats.power import Stock, other_temperature, smallest
+from harness.stats.power import Stock, Tails, other_temperature, smallest
 from harness.stats.surprisal import distribution_test
 
 LEVEL = 0.001  # no other evidence backs this test, and every arm of every run takes it
@@ -32,6 +32,8 @@ class Surprise(NamedTuple):
     mean: float  # of the log-probability under stock
     variance: float
     spread: float = 0.0  # mean distance of the log-probability from its mean
+    third: float = 0.0  # central moments
+    fourth: float = 0.0
     best: float = 0.0  # log-probability of stock's best token
     second: float = -np.inf  # of its second best
     dropped: float | None = None  # of the token emitted next, as if this one had been lost; None at the end
@@ -77,6 +79,8 @@ def surprise(
         mean=mean,
         variance=max(0.0, float((p * log_p**2).sum()) - mean**2),
         spread=float((p * np.abs(log_p - mean)).sum()),
+        third=float((p * (log_p - mean) ** 3).sum()),
+        fourth=float((p * (log_p - mean) ** 4).sum()),
         best=float(two[1]),
         second=float(two[0]),
         dropped=None if following is None else told(following),
@@ -97,6 +101,11 @@ def judge_surprises(surprises: Iterable[Surprise]) -> DistributionTest | None:
         return None
     best, second = np.array([s.best for s in seen]), np.array([s.second for s in seen])
     dropped = np.array([np.nan if s.dropped is None else s.dropped for s in seen])
+    tails = Tails(
+        np.array([s.spread for s in seen]),
+        np.array([s.third for s in seen]),
+        np.array([s.fourth for s in seen]),
+    )
     stock = Stock(np.array([s.mean for s in seen]), np.array([s.variance for s in seen]), LEVEL)
     return msgspec.structs.replace(
         found,
@@ -104,7 +113,8 @@ def judge_surprises(surprises: Iterable[Surprise]) -> DistributionTest | None:
             smallest(stock, "stock's best token in place of a draw", best, 1.0 - np.exp(best)),
             smallest(stock, "stock's second best token in place of a draw", second, 1.0 - np.exp(second)),
             smallest(stock, "a token dropped", dropped, None),
-            other_temperature(stock, np.array([s.spread for s in seen])),
+            other_temperature(stock, tails, colder=True),
+            other_temperature(stock, tails, colder=False),
         ),
     )
 

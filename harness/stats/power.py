@@ -7,6 +7,7 @@ same probability; a token that stock cannot emit is caught whenever it comes.
 
 from __future__ import annotations
 
+import math
 from typing import NamedTuple
 
 import numpy as np
@@ -17,6 +18,9 @@ from harness.results import Deviation
 
 POWER = 0.8
 STEPS = 60  # of a bisection: beyond the digits of a float
+LARGEST = 0.4  # tilt: beyond it four cumulants do not tell enough
+GRID = 200
+TINY = 1e-12
 Floats = npt.NDArray[np.float64]
 
 
@@ -26,6 +30,14 @@ class Stock(NamedTuple):
     means: Floats  # [positions]
     variances: Floats  # [positions]
     level: float  # two-sided
+
+
+class Tails(NamedTuple):
+    """More of the same log-probabilities [positions]: how far they spread, and how unevenly."""
+
+    spreads: Floats  # mean distance from the mean
+    thirds: Floats  # central moments
+    fourths: Floats
 
 
 def power(stock: Stock, values: Floats, share: float) -> float:
@@ -73,22 +85,38 @@ def smallest(stock: Stock, what: str, values: Floats, distances: Floats | None) 
     return Deviation(what=what, share=high, total_variation=distance)
 
 
-def other_temperature(stock: Stock, spreads: Floats) -> Deviation:
-    """The nearest other temperature that is caught, to first order in its distance.
+def other_temperature(stock: Stock, tails: Tails, *, colder: bool) -> Deviation:
+    """The nearest other temperature, in one direction, that is caught.
 
-    Raising stock's probabilities to the power 1 + b moves the mean log-probability by b times its
-    variance, and the distribution by b/2 times the mean distance of the log-probability from its mean.
+    To draw at 1/(1 + b) times the temperature raises stock's probabilities to the power 1 + b, which
+    tilts the log-probability: its cumulants move along its own higher ones, here to the fourth, and the
+    distribution by b/2 times the mean distance of the log-probability from its mean, to first order.
 
     Args:
         stock: of the test.
-        spreads: mean distance [positions] of the log-probability from its mean.
+        tails: of the same positions.
+        colder: below stock's temperature, else above it.
     """
-    wanted = float(distributions.norm.isf(stock.level / 2.0) + distributions.norm.ppf(POWER))
-    b = wanted / float(np.sqrt(stock.variances.sum()))
-    if b >= 1.0:
-        return Deviation(what="another temperature", share=None, total_variation=None)
+    fourth = tails.fourths - 3.0 * stock.variances**2  # the cumulant
+    sums = [float(values.sum()) for values in (stock.variances, tails.thirds, fourth)]
+    limit = float(distributions.norm.isf(stock.level / 2.0)) * math.sqrt(sums[0])
+
+    def seen(b: float) -> float:
+        mean = b * sums[0] + b**2 / 2.0 * sums[1] + b**3 / 6.0 * sums[2]
+        variance = max(0.0, sums[0] + b * sums[1] + b**2 / 2.0 * sums[2])
+        upper, lower = distributions.norm.cdf(
+            (np.array([limit, -limit]) - mean) / max(math.sqrt(variance), TINY)
+        )
+        return 1.0 - float(upper - lower)
+
+    sign = 1.0 if colder else -1.0
+    grid = [sign * LARGEST * step / GRID for step in range(1, GRID + 1)]
+    found = next((b for b in grid if seen(b) >= POWER), None)
+    if found is None:
+        word = "lower" if colder else "higher"
+        return Deviation(what=f"a {word} temperature", share=None, total_variation=None)
     return Deviation(
-        what=f"drawn at {1.0 / (1.0 + b):.3f} or {1.0 / (1.0 - b):.3f} times the temperature",
+        what=f"drawn at {1.0 / (1.0 + found):.3g} times the temperature",
         share=1.0,
-        total_variation=b / 2.0 * float(np.mean(spreads)),
+        total_variation=abs(found) / 2.0 * float(np.mean(tails.spreads)),
     )

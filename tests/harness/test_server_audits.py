@@ -134,3 +134,51 @@ def test_a_seed_that_does_not_fix_the_output_is_told_above_temperature_0() -> No
 def test_arms_that_are_no_servers_have_no_such_audits() -> None:
     plain = response("stock", chunks=(), prefill_tokens=3)
     assert audited([plain]) == {}
+
+
+SENT = dict.fromkeys(("temperature", "top_p", "top_k", "min_p"), 0) | dict.fromkeys(
+    ("repetition_penalty", "presence_penalty", "frequency_penalty"), 0
+)
+
+
+@pytest.mark.parametrize(
+    ("sent", "told", "model_defaults", "passed", "words"),
+    [
+        pytest.param(SENT, {}, {}, True, "tells no sampling defaults", id="all named, nothing told"),
+        pytest.param(
+            SENT, {"defaults_from": "auto"}, {"top_k": 20}, True, "from 'auto'", id="defaults overridden"
+        ),
+        pytest.param({"temperature": 0}, {}, {"top_k": 20}, None, "overrides top_k", id="the model's acts"),
+        pytest.param(
+            {"temperature": 0}, {"defaults": {"min_p": 0.1}}, {}, None, "overrides min_p", id="its own acts"
+        ),
+        pytest.param(
+            {"temperature": 0},
+            {"defaults_from": "vllm"},
+            {"top_k": 20},
+            None,
+            "are unknown",
+            id="file unused",
+        ),
+    ],
+)
+def test_a_default_of_the_server_that_could_act_is_named(
+    sent: Mapping[str, Any],
+    told: Mapping[str, Any],
+    model_defaults: Mapping[str, Any],
+    passed: bool | None,
+    words: str,
+) -> None:
+    one = {"request": sent, "told": told, "model_defaults": model_defaults}
+    found = audited(BOTH, facts({}, one))["sampled as asked: candidate"]
+    assert found.passed is passed
+    assert words in found.detail
+
+
+@pytest.mark.parametrize(
+    ("method", "passed"), [("standard", True), ("block", True), ("synthetic", False), (None, None)]
+)
+def test_a_server_that_tells_of_synthetic_acceptance_fails(method: str | None, passed: bool | None) -> None:
+    settings = {} if method is None else {"speculative_config.rejection_sample_method": method}
+    found = audited(BOTH, facts({}, {"told": {"settings": settings}}))["drafts are verified: candidate"]
+    assert found.passed is passed

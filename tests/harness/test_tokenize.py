@@ -106,3 +106,14 @@ def test_the_default_target_gets_its_system_turn_and_no_bos_of_its_own() -> None
         "<|im_start|>system\nYou are a helpful AI assistant named SmolLM, trained by Hugging Face<|im_end|>\n"
         "<|im_start|>user\nWrite a haiku about tea.<|im_end|>\n<|im_start|>assistant\n"
     )
+
+
+def test_text_is_tokenised_with_the_place_where_each_token_begins(tmp_path: Path) -> None:
+    tokenizer = load(tmp_path)
+    text = "count to ten<|turn|>and again"
+    ids, starts = tokenizer.encode_with_starts(text)
+    assert ids == tokenizer.encode_text(text)
+    assert len(starts) == len(ids)
+    assert list(starts) == sorted(starts)
+    assert starts[0] == 0
+    assert text[starts[ids.index(TURN)] :].startswith("<|turn|>and")

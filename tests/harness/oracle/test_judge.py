@@ -283,7 +283,7 @@ def test_the_report_says_whether_seeds_were_kept(candidate: list[list[int]], tes
 def test_the_power_of_the_test_is_told() -> None:
     test = sampled(-1.0).overall.distribution_test
     assert test is not None
-    assert len(test.detects) == 4
+    assert len(test.detects) == 5
 
 
 # what is said

@@ -5,15 +5,17 @@ from __future__ import annotations
 import contextlib
 import json
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import pytest
 
 from harness.cli import main
 from harness.codec import from_json
 from harness.errors import EXIT_INVALID, EXIT_OK, EXIT_USAGE, EXIT_VIOLATED
+from harness.load.arrivals import poisson_arrivals
 from harness.results import ArmResult, Audit, Report
 from tests.harness.load.model_server import VLLM, Manner, Target, serving
+from tests.harness.load.sglang_server import serving_sglang
 from tests.harness.tiny import write_llama
 
 TEXTS = ("tell me", "count", "say red", "why", "list", "what", "name", "spell", "add", "sing")
@@ -157,6 +159,127 @@ def test_failed_requests_make_the_comparison_invalid(target: Target, prompts: Pa
     assert done.arm("candidate").load is None
 
 
+SAMPLED = ("--temperature", "0.8", "--top-k", "12", "--count", "8", "--max-tokens", "40")
+
+
+def sampled(target: Target, candidate: Manner, prompts: Path, out: Path, *more: str) -> Done:
+    return compare(target, candidate, prompts, out, *SAMPLED, "--calibration-prompts", "2", *more)
+
+
+def test_sampled_output_is_tested_against_what_the_server_tells(
+    target: Target, prompts: Path, tmp_path: Path
+) -> None:
+    done = sampled(target, Manner(keeps_seeds=False), prompts, tmp_path / "out")
+    assert done.code == EXIT_OK
+    assert done.report.division == "distribution"
+    found = done.report.losslessness
+    assert found is not None
+    assert (found.stock_verdict, found.sampled_test) == ("not-judged", "distribution")
+    test = done.arm("candidate").losslessness
+    assert test is not None
+    assert test.distribution_test is not None
+    assert test.distribution_test.tokens <= 8 * 40
+    assert test.distribution_test.detects
+    page = (done.folder / "report.md").read_text()
+    assert "Distribution of the sampled tokens" in page
+    assert "80 % power" in page
+
+
+def test_a_sampled_run_can_be_checked_while_stock_answers(
+    target: Target, prompts: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    out = tmp_path / "out"
+    with serving(target, Manner()) as url:
+        more = (*SAMPLED, "--count", "2", "--calibration-prompts", "2")
+        assert main(arguments(url, url, prompts, out, *more)) == EXIT_OK
+        assert main(["check", str(out)]) == EXIT_OK
+        report = json.loads((out / "report.json").read_text())
+        report["arms"][1]["losslessness"]["distribution_test"]["z"] += 0.1
+        (out / "report.json").write_text(json.dumps(report))
+        assert main(["check", str(out)]) == EXIT_VIOLATED
+    assert "arm candidate: `losslessness.distribution_test.z`" in capsys.readouterr().out
+
+
+def test_sampled_output_that_keeps_seeds_is_compared_id_by_id(
+    target: Target, prompts: Path, tmp_path: Path
+) -> None:
+    candidate = Manner()
+    done = sampled(target, candidate, prompts, tmp_path / "out")
+    assert done.code == EXIT_OK
+    assert done.report.losslessness is not None
+    assert done.report.losslessness.sampled_test == "seeded"
+    assert done.audit("repeats its seed: candidate").passed is True
+    seeds = {tuple(body["prompt"]): body["seed"] for body in candidate.bodies}
+    assert len(set(seeds.values())) == len(seeds)
+
+
+@pytest.mark.parametrize("factor", [0.4, 2.5], ids=["colder", "hotter"])
+def test_a_server_that_samples_at_another_temperature_is_violated(
+    target: Target, prompts: Path, tmp_path: Path, factor: float
+) -> None:
+    done = sampled(target, Manner(temperature_factor=factor), prompts, tmp_path / "out")
+    assert done.code == EXIT_VIOLATED
+    by_arm = {arm.name: arm.losslessness for arm in done.report.arms}
+    assert by_arm["candidate"] is not None
+    assert by_arm["candidate"].stock_verdict == "violated"
+    assert by_arm["stock"] is not None
+    assert by_arm["stock"].stock_verdict == "not-judged"
+
+
+def test_a_dropped_token_is_seen_in_sampled_output(target: Target, prompts: Path, tmp_path: Path) -> None:
+    assert sampled(target, Manner(drop_every=10), prompts, tmp_path / "out").code == EXIT_VIOLATED
+
+
+def test_sglang_servers_are_forced_by_their_native_endpoint(
+    target: Target, prompts: Path, tmp_path: Path
+) -> None:
+    bodies: list[dict[str, Any]] = []
+    with contextlib.ExitStack() as stack:
+        stock = stack.enter_context(serving_sglang(target, bodies))
+        candidate = stack.enter_context(serving_sglang(target, []))
+        out = tmp_path / "out"
+        assert main(arguments(stock, candidate, prompts, out)) == EXIT_OK
+    report = from_json((out / "report.json").read_bytes(), Report, "report")
+    assert report.losslessness is not None
+    assert report.losslessness.stock_verdict == "exact"
+    assert "by /generate of the 5 best tokens" in report.losslessness.scorer["implementation"]
+    (told,) = report.backends.values()
+    assert told["arms"]["candidate"]["told"]["engine"] == "sglang"
+    assert told["arms"]["candidate"]["version"] == "0.5.9"
+    assert all(body["sampling_params"]["repetition_penalty"] == 1.0 for body in bodies)
+
+
+def test_requests_arrive_at_random_at_the_rate_that_was_asked_for(
+    target: Target, prompts: Path, tmp_path: Path
+) -> None:
+    more = (
+        "--concurrency",
+        "8",
+        "--request-rate",
+        "20",
+        "--count",
+        "8",
+        "--seed",
+        "5",
+        "--calibration-prompts",
+        "2",
+    )
+    done = compare(target, Manner(), prompts, tmp_path / "out", *more)
+    assert done.code == EXIT_OK
+    lines = (done.folder / "responses.jsonl").read_text().splitlines()
+    sent: dict[tuple[str, int], list[float]] = {}
+    for line in map(json.loads, lines):
+        sent.setdefault((line["arm"], line["block"]), []).append(line["sent_ns"] / 1e9)
+    for block in range(2):
+        wanted = poisson_arrivals(8, 20.0, f"5/{block + 1}")  # the first set was the warm-up
+        for arm in ("stock", "candidate"):
+            late = [at - due for at, due in zip(sorted(sent[arm, block]), wanted, strict=True)]
+            assert all(0.0 <= one < 0.1 for one in late)
+    found = done.arm("candidate").load
+    assert found is not None
+    assert found.wall_seconds > 2 * 8 / 20 * 0.5
+
+
 @pytest.mark.parametrize("force", ["echo", "transformers"])
 def test_tokens_can_be_forced_in_other_ways(
     target: Target, prompts: Path, tmp_path: Path, force: str
@@ -193,7 +316,10 @@ def test_requests_overlap_as_asked_and_throughput_is_that_of_the_set(
 @pytest.mark.parametrize(
     ("more", "words"),
     [
-        pytest.param(("--temperature", "0.7"), "--force transformers", id="T above 0 without weights"),
+        pytest.param(("--temperature", "0.7"), "needs --top-k", id="T above 0 and no top-k"),
+        pytest.param(
+            ("--temperature", "0.7", "--top-k", "21"), "--max-logprobs 21", id="a top-k that is not told"
+        ),
         pytest.param(("--max-tokens", "0"), "max_tokens", id="no tokens"),
         pytest.param(("--served-model", "other"), "does not serve 'other'", id="another model"),
         pytest.param(("--request-rate", "2"), "--concurrency", id="a rate one at a time"),

@@ -6,6 +6,7 @@ import asyncio
 import itertools
 import json
 import threading
+from collections.abc import Callable, Mapping
 from contextlib import AbstractContextManager
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -52,6 +53,18 @@ class Target:
                 self._known[prompt] = found
             return self._known[prompt][:count]
 
+    def sampled(
+        self, prompt: tuple[int, ...], body: Mapping[str, Any], factor: float, seed: int
+    ) -> list[int]:
+        """Draws after temperature and top-k, each by a random number of seed and position."""
+        rng, ids = np.random.default_rng(seed), list[int]()
+        for _ in range(body["max_tokens"]):
+            row = self.logprobs(prompt, (*ids, 0))[-1]
+            kept = row >= np.sort(row)[-body["top_k"]] if body.get("top_k", -1) > 0 else row > -np.inf
+            warm = np.where(kept, row / (body["temperature"] * factor), -np.inf)
+            ids.append(int(np.argmax(warm + rng.gumbel(size=len(row)))))
+        return ids
+
     def logprobs(self, prompt: tuple[int, ...], forced: tuple[int, ...]) -> np.ndarray[Any, Any]:
         with self._lock:
             rows = np.concatenate(list(self.scorer.logits(prompt, forced, None))).astype(np.float64)
@@ -74,6 +87,9 @@ class Manner:
     usage_factor: float = 1.0
     fail_every: int | None = None  # requests answered 500
     counters: dict[str, int] | None = None  # of /metrics, added per request
+    temperature_factor: float = 1.0  # of what it samples by
+    keeps_seeds: bool = True
+    most_logprobs: int = 20  # a request for more is refused
     bodies: list[dict[str, Any]] = field(default_factory=list)
     emitted: int = 0
     requests: int = 0
@@ -93,6 +109,8 @@ async def _complete(request: web.Request) -> web.StreamResponse:
     if unknown:
         return web.json_response({"error": f"unknown field {unknown[0]}"}, status=400)
     if not body.get("stream"):
+        if max(body.get("prompt_logprobs") or 0, body.get("logprobs") or 0) > manner.most_logprobs:
+            return web.json_response({"error": "more than --max-logprobs"}, status=400)
         return web.json_response({"choices": [_forced(target, body)]})
     manner.bodies.append(body)
     manner.requests += 1
@@ -112,7 +130,11 @@ async def _stream(
     response = web.StreamResponse(headers={"Content-Type": "text/event-stream"})
     await response.prepare(request)
     prompt = tuple(body["prompt"])
-    tokens = target.answer(prompt, body["max_tokens"])
+    if body["temperature"]:
+        seed = body["seed"] if manner.keeps_seeds else manner.requests
+        tokens = target.sampled(prompt, body, manner.temperature_factor, seed)
+    else:
+        tokens = target.answer(prompt, body["max_tokens"])
     stopped = EOS in tokens and not body.get("ignore_eos")
     if stopped:
         tokens = tokens[: tokens.index(EOS) + 1]
@@ -156,20 +178,27 @@ def _forced(target: Target, body: dict[str, Any]) -> dict[str, Any]:
     if body.get("prompt_logprobs"):
         rows = target.logprobs(ids[:1], ids[1:])
         told = [
-            {str(token): {"logprob": float(row[token])} for token in (*_best(row, 5), forced)}
+            {
+                str(token): {"logprob": float(row[token])}
+                for token in (*_best(row, body["prompt_logprobs"]), forced)
+            }
             for row, forced in zip(rows, ids[1:], strict=True)
         ]
         return {"text": "", "finish_reason": "length", "prompt_logprobs": [None, *told]}
     if body.get("echo"):
         rows = target.logprobs(ids[:1], ids[1:])
-        tops = [{f"token_id:{token}": float(row[token]) for token in _best(row, 5)} for row in rows]
+        tops = [
+            {f"token_id:{token}": float(row[token]) for token in _best(row, body["logprobs"])} for row in rows
+        ]
         own = [float(row[forced]) for row, forced in zip(rows, ids[1:], strict=True)]
         logprobs = {"top_logprobs": [None, *tops], "token_logprobs": [None, *own]}
         return {"text": "", "finish_reason": "length", "logprobs": logprobs}
     tokens = tuple(target.answer(ids, body["max_tokens"]))
     stop = tokens.index(EOS) + 1 if EOS in tokens else len(tokens)
     rows = target.logprobs(ids, tokens[:stop])
-    tops = [{f"token_id:{token}": float(row[token]) for token in _best(row, 5)} for row in rows]
+    tops = [
+        {f"token_id:{token}": float(row[token]) for token in _best(row, body["logprobs"])} for row in rows
+    ]
     reason = "stop" if EOS in tokens else "length"
     return {"text": "", "finish_reason": reason, "logprobs": {"top_logprobs": tops}}
 
@@ -180,7 +209,11 @@ def _best(row: np.ndarray[Any, Any], count: int) -> list[int]:
 
 async def _openapi(request: web.Request) -> web.Response:
     properties: dict[str, dict[str, str]] = {name: {} for name in request.app[MANNER].fields}
-    return web.json_response({"components": {"schemas": {"CompletionRequest": {"properties": properties}}}})
+    paths: dict[str, dict[str, str]] = {
+        route.resource.canonical: {} for route in request.app.router.routes() if route.resource
+    }
+    schemas = {"CompletionRequest": {"properties": properties}}
+    return web.json_response({"components": {"schemas": schemas}, "paths": paths})
 
 
 async def _models(request: web.Request) -> web.Response:
@@ -196,11 +229,15 @@ async def _metrics(request: web.Request) -> web.Response:
     return web.Response(text="\n".join(lines) + "\n")
 
 
-def serving(target: Target, manner: Manner) -> AbstractContextManager[str]:
-    """Serve in a thread; the context is the base URL."""
+def serving(
+    target: Target, manner: Manner, extend: Callable[[web.Application], None] | None = None
+) -> AbstractContextManager[str]:
+    """Serve in a thread; the context is the base URL. `extend` adds routes of its own."""
     app = web.Application()
     app[TARGET], app[MANNER] = target, manner
     app.router.add_post("/v1/completions", _complete)
     for path, handler in (("/openapi.json", _openapi), ("/v1/models", _models), ("/metrics", _metrics)):
         app.router.add_get(path, handler)
+    if extend is not None:
+        extend(app)
     return serving_app(app)

@@ -1,9 +1,12 @@
 from __future__ import annotations
 
+import dataclasses
+
 import msgspec
 import pytest
 
 from harness.errors import DataError, InvalidRun, UsageError
+from harness.models import resolve_model
 from harness.oracle.session import open_stock, run_oracle
 from harness.progress import SilentReporter
 from harness.records import Response
@@ -112,3 +115,10 @@ def test_the_tiny_run_is_worth_judging(tiny: TinyRun) -> None:
     assert len(ids) == 3
     assert all(len(sequence) == MAX_TOKENS for sequence in ids)
     assert all(len(set(sequence)) > 3 for sequence in ids)
+
+
+def test_a_target_that_was_found_already_is_not_read_again(tiny: TinyRun) -> None:
+    # Its weights would be hashed a second and a third time, which takes minutes on a large model.
+    model = resolve_model(tiny.job.deployment.target)
+    stock = open_stock(tiny.job, dataclasses.replace(model, sha256="known"))
+    assert stock.scorer.describe()["weights_sha256"] == "known"

@@ -209,7 +209,7 @@ def read_reply(reply: Reply, tokenizer: PromptTokenizer) -> Exchange:
         end_ns=reply.end_ns,
         token_ids=ids,
         chunks=tuple(chunks),
-        text=text,
+        text=text if text or retokenised else None,  # a server without a tokenizer gives ids alone
         finish_reason=reason,
         stop_reason=reply.stop_reason,
         usage_tokens=reply.usage_tokens,

@@ -16,6 +16,7 @@ from harness.backends.vllm_server import command, running
 from harness.cli import main
 from harness.codec import from_json
 from harness.errors import EXIT_OK, EXIT_VIOLATED
+from harness.load.arrivals import poisson_arrivals
 from harness.models import resolve_model
 from harness.plan import load_job
 from harness.results import Report
@@ -157,6 +158,49 @@ def test_concurrent_requests_over_real_servers(stock: str, candidate: str, tmp_p
     report = report_of(out)
     assert code == EXIT_OK, report.losslessness
     assert all(arm.load is not None and arm.load.failed == 0 for arm in report.arms)
+
+
+def test_requests_arrive_at_random_at_a_rate_over_real_servers(
+    stock: str, candidate: str, tmp_path: Path
+) -> None:
+    out = tmp_path / "rate"
+    code = run(
+        (
+            *("compare", "--stock", stock, "--candidate", candidate),
+            *("--prompts", str(write_prompts(tmp_path / "own.jsonl")), "--count", "4", "--max-tokens", "16"),
+            *("--blocks", "2", "--concurrency", "4", "--request-rate", "4", "--seed", "3"),
+            *("--out", str(out), "--calibration-prompts", "1"),
+        )
+    )
+    report = report_of(out)
+    assert code == EXIT_OK, report.losslessness
+    for line in map(json.loads, (out / "responses.jsonl").read_text().splitlines()):
+        wanted = poisson_arrivals(4, 4.0, f"3/{line['block'] + 1}")  # the first set was the warm-up
+        assert any(0.0 <= line["sent_ns"] / 1e9 - due < 0.5 for due in wanted)
+
+
+def test_sampled_output_of_a_speculating_server_is_of_stocks_distribution(
+    stock: str, candidate: str, tmp_path: Path
+) -> None:
+    out = tmp_path / "sampled"
+    code = run(
+        (
+            *("compare", "--stock", stock, "--candidate", candidate),
+            *("--prompts", str(write_prompts(tmp_path / "own.jsonl")), "--count", "4", "--max-tokens", "48"),
+            *("--temperature", "1", "--top-k", "20", "--blocks", "1"),
+            *("--out", str(out), "--calibration-prompts", "1"),
+        )
+    )
+    report = report_of(out)
+    assert code == EXIT_OK, report.losslessness
+    assert report.division == "distribution"
+    found = next(arm.losslessness for arm in report.arms if arm.name == "candidate")
+    assert found is not None
+    assert found.distribution_test is not None
+    assert found.distribution_test.passed
+    assert found.distribution_test.detects
+    told = report.backends["harness.backends.openai_server:open_session"]["arms"]["stock"]
+    assert {"temperature", "top_k", "min_p", "repetition_penalty"} <= set(told["request"])
 
 
 def run_plan(

@@ -65,6 +65,14 @@ def test_a_token_counts_to_the_chunk_in_which_it_begins(tokenizer: CountingToken
     assert [chunk.num_tokens for chunk in found.chunks] == [5, len(ids) - 5]
 
 
+def test_a_server_that_gives_ids_and_no_text_has_no_text_to_be_held_against_it(
+    tokenizer: CountingTokenizer,
+) -> None:
+    chunks = tuple(TimedChunk(text="", token_ids=(n,), at_ns=n) for n in (3, 4))
+    found = read_reply(Reply(sent_ns=0, end_ns=4, chunks=chunks, finish_reason="length"), tokenizer)
+    assert (found.token_ids, found.text, found.retokenised) == ((3, 4), None, False)
+
+
 def test_the_stop_token_that_has_no_text_is_put_back_into_the_last_chunk(
     tokenizer: CountingTokenizer,
 ) -> None:

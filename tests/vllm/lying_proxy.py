@@ -1,10 +1,14 @@
-"""A proxy in front of a real server: an honest one, and three that lie."""
+"""A proxy in front of a real server: an honest one, and three that lie.
+
+By hand: ``python -m tests.vllm.lying_proxy UPSTREAM LIE --port 8900 --drop-every 500``.
+"""
 
 from __future__ import annotations
 
+import argparse
 import json
 from contextlib import AbstractContextManager
-from typing import Any, Literal
+from typing import Any, Literal, get_args
 
 from aiohttp import ClientSession, web
 
@@ -17,8 +21,8 @@ DROP_EVERY = 40  # tokens
 class Proxy:
     """Forwards everything, and lies where it is told to."""
 
-    def __init__(self, upstream: str, lie: Lie) -> None:
-        self.upstream, self.lie = upstream, lie
+    def __init__(self, upstream: str, lie: Lie, drop_every: int = DROP_EVERY) -> None:
+        self.upstream, self.lie, self.drop_every = upstream, lie, drop_every
         self.passed = 0
         self.known: dict[tuple[int, ...], list[bytes]] = {}
 
@@ -60,7 +64,7 @@ class Proxy:
             kept = []
             for token in choice.get("token_ids") or ():
                 self.passed += 1
-                if self.lie != "drop" or self.passed % DROP_EVERY:
+                if self.lie != "drop" or self.passed % self.drop_every:
                     kept.append(token)
             if choice.get("token_ids"):
                 choice["token_ids"] = kept
@@ -69,8 +73,25 @@ class Proxy:
 
 def lying(upstream: str, lie: Lie) -> AbstractContextManager[str]:
     """Serve the proxy in a thread; the context is its URL."""
-    proxy = Proxy(upstream, lie)
+    return serving_app(_app(Proxy(upstream, lie)))
+
+
+def _app(proxy: Proxy) -> web.Application:
     app = web.Application()
     app.router.add_post("/v1/completions", proxy.post)
     app.router.add_get("/{path:.*}", proxy.get)
-    return serving_app(app)
+    return app
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description="A proxy that lies, to see whether a comparison names it.")
+    parser.add_argument("upstream")
+    parser.add_argument("lie", choices=get_args(Lie))
+    parser.add_argument("--port", type=int, default=8900)
+    parser.add_argument("--drop-every", type=int, default=DROP_EVERY)
+    options = parser.parse_args()
+    web.run_app(_app(Proxy(options.upstream, options.lie, options.drop_every)), port=options.port)
+
+
+if __name__ == "__main__":
+    main()

@@ -49,7 +49,6 @@ class ChainAttention:
     ) -> None:
         """Prepare the views and masks that all layers share."""
         self._heads = heads
-        self._pads = device.type == "cpu"
         self._parts: list[_Part] = []
         first = 0
         for slot, start, rows in _cut_at_buckets(segments, cache.bucket):
@@ -71,14 +70,30 @@ class ChainAttention:
         for part in self._parts:
             mine = qkv[part.first : part.first + part.rows]
             part.writes[layer].copy_(mine[:, self._heads :].transpose(0, 1))
-            keys = part.keys[layer]
-            grouped = mine[:, : self._heads].reshape(part.rows, keys.shape[1], -1, keys.shape[-1])
-            group = grouped.shape[2]
-            if self._pads and group % QUERY_GROUP:
-                grouped = F.pad(grouped, (0, 0, 0, QUERY_GROUP - group % QUERY_GROUP))
-            attended = F.scaled_dot_product_attention(grouped, keys, part.values[layer], attn_mask=part.mask)
-            outputs.append(attended[:, :, :group].reshape(part.rows, -1))
+            queries = mine[:, : self._heads]
+            outputs.append(attend_rows(queries, part.keys[layer], part.values[layer], part.mask))
         return outputs[0] if len(outputs) == 1 else torch.cat(outputs)
+
+
+def attend_rows(queries: Tensor, keys: Tensor, values: Tensor, mask: Tensor) -> Tensor:
+    """Attention of rows that are items of their own.
+
+    Args:
+        queries: [rows, heads, head_dim].
+        keys: [rows, kv_heads, span, head_dim], usually one cache broadcast over the rows.
+        values: as the keys.
+        mask: [rows, 1, 1, span], added to the scores.
+
+    Returns:
+        [rows, heads x head_dim].
+    """
+    rows = len(queries)
+    grouped = queries.reshape(rows, keys.shape[1], -1, keys.shape[-1])
+    group = grouped.shape[2]
+    if queries.device.type == "cpu" and group % QUERY_GROUP:
+        grouped = F.pad(grouped, (0, 0, 0, QUERY_GROUP - group % QUERY_GROUP))
+    attended = F.scaled_dot_product_attention(grouped, keys, values, attn_mask=mask)
+    return attended[:, :, :group].reshape(rows, -1)
 
 
 def _cut_at_buckets(segments: Sequence[Segment], bucket: int) -> Iterator[Segment]:

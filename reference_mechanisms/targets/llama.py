@@ -1,7 +1,6 @@
 """Dense Llama-type targets: Llama and Qwen3, from a Hugging Face folder.
 
-Rounds where stock rounds (norms in float32, products of the rotation before their sum, the SiLU
-before its product), so that what is left of a difference is the order of sums inside a product.
+Here are the weights and the matrix products; what lies between them is in `layer_ops.py`.
 """
 
 from __future__ import annotations
@@ -12,7 +11,6 @@ from typing import NamedTuple
 
 import torch
 from torch import Tensor
-from torch.nn import functional as F
 
 from reference_mechanisms.engine.cache import KVCache
 from reference_mechanisms.engine.rows import Rows
@@ -20,8 +18,9 @@ from reference_mechanisms.errors import TargetError
 from reference_mechanisms.targets.attention import ChainAttention
 from reference_mechanisms.targets.checkpoint import Checkpoint
 from reference_mechanisms.targets.config import LlamaConfig, read_config
+from reference_mechanisms.targets.layer_ops import LayerOps, TorchOps
 from reference_mechanisms.targets.linear import RowLinear, prepacks
-from reference_mechanisms.targets.rope import rotate_, rotation_table
+from reference_mechanisms.targets.rope import rotation_table
 
 KEY_BUCKET = 256  # positions; attention reads whole buckets
 EMBEDDING, HEAD = "model.embed_tokens.weight", "lm_head.weight"
@@ -76,7 +75,7 @@ class LlamaTarget:
                 )
         self._head = RowLinear(head)
         checkpoint.refuse_unused(RECOMPUTED)
-        self._rotations = torch.empty(0)
+        self.rotations = torch.empty(0)  # of every position of the largest cache, `rope.rotation_table`
 
     @property
     def linear_kernel(self) -> str:
@@ -96,9 +95,9 @@ class LlamaTarget:
             dtype=self.dtype,
             device=self.device,
         )
-        if cache.capacity > len(self._rotations):
+        if cache.capacity > len(self.rotations):
             table = rotation_table(config.rope, config.head_dim, cache.capacity, self.dtype)
-            self._rotations = table.to(self.device)
+            self.rotations = table.to(self.device)
         return cache
 
     @torch.inference_mode()
@@ -110,28 +109,35 @@ class LlamaTarget:
             cache: of this target, holding the sequences the rows continue.
             taps: layers, counted from 0, whose output is wanted; -1 is the embedding.
         """
-        config, count = self.config, len(rows.token_ids)
-        rotated_heads = config.heads + config.kv_heads
+        config = self.config
         attention = ChainAttention(rows.segments, cache, config.heads, self.dtype, self.device)
-        hidden = self._embedding[torch.tensor(rows.token_ids, device=self.device)]
-        rotations = self._rotations[torch.tensor(rows.positions, device=self.device)]
+        rotations = self.rotations[torch.tensor(rows.positions, device=self.device)]
+        ops = TorchOps(config.norm_eps, config.heads + config.kv_heads, rotations, attention)
+        return self.run(torch.tensor(rows.token_ids, device=self.device), ops, taps)
+
+    @torch.inference_mode()
+    def run(self, token_ids: Tensor, ops: LayerOps, taps: Sequence[int] = ()) -> Forward:
+        """All matrix products of a forward; what lies between them is done by `ops`.
+
+        Args:
+            token_ids: [rows].
+            ops: know where the rows stand and what they see.
+            taps: as in `forward`.
+        """
+        config, count = self.config, len(token_ids)
+        hidden = self._embedding[token_ids]
         seen = {-1: hidden}
-        for number, layer in enumerate(self._layers):
-            qkv = layer.qkv(rms_norm(hidden, layer.input_norm, config.norm_eps))
-            qkv = qkv.view(count, rotated_heads + config.kv_heads, config.head_dim)
-            rotated = qkv[:, :rotated_heads]
-            if layer.qk_norm is not None:
-                rotated.copy_(rms_norm(rotated, layer.qk_norm, config.norm_eps))
-            rotate_(rotated, rotations)
-            hidden = hidden + layer.output(attention(number, qkv))
-            gated = layer.gate_up(rms_norm(hidden, layer.post_norm, config.norm_eps))
-            gate, up = gated.chunk(2, dim=-1)
-            hidden = hidden + layer.down(F.silu(gate).mul_(up))
+        norms = [*(layer.input_norm for layer in self._layers[1:]), self._final_norm]
+        normed = ops.norm(hidden, self._layers[0].input_norm)
+        for number, (layer, next_norm) in enumerate(zip(self._layers, norms, strict=True)):
+            qkv = layer.qkv(normed).view(count, config.heads + 2 * config.kv_heads, config.head_dim)
+            attended = ops.attend(number, qkv, layer.qk_norm)
+            hidden, normed = ops.add_norm(hidden, layer.output(attended), layer.post_norm)
+            gated = ops.gate(layer.gate_up(normed))
+            hidden, normed = ops.add_norm(hidden, layer.down(gated), next_norm)
             if number in taps:
                 seen[number] = hidden
-        return Forward(
-            hidden=rms_norm(hidden, self._final_norm, config.norm_eps), taps=tuple(seen[tap] for tap in taps)
-        )
+        return Forward(hidden=normed, taps=tuple(seen[tap] for tap in taps))
 
     @torch.inference_mode()
     def embed(self, token_ids: Tensor) -> Tensor:
@@ -153,13 +159,6 @@ def load_llama(folder: Path, dtype: torch.dtype, device: torch.device) -> LlamaT
     config = read_config(folder)
     with torch.inference_mode(), Checkpoint(folder) as checkpoint:
         return LlamaTarget(config, checkpoint, dtype, device)
-
-
-def rms_norm(x: Tensor, weight: Tensor, eps: float) -> Tensor:
-    """Root-mean-square norm over the last dimension, in float32 whatever the type, as stock does it."""
-    wide = x.float()
-    scale = wide.pow(2).mean(-1, keepdim=True).add_(eps).rsqrt_()
-    return (wide * scale).to(x.dtype).mul_(weight)
 
 
 def _take_layer(config: LlamaConfig, take: Callable[..., Tensor], prefix: str) -> Layer:

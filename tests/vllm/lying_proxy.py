@@ -27,7 +27,7 @@ class Proxy:
         self.known: dict[tuple[int, ...], list[bytes]] = {}
 
     async def get(self, request: web.Request) -> web.Response:
-        async with ClientSession() as http, http.get(self.upstream + request.path) as answer:
+        async with ClientSession() as http, http.get(self.upstream + request.path_qs) as answer:
             return web.Response(status=answer.status, body=await answer.read())
 
     async def post(self, request: web.Request) -> web.StreamResponse:

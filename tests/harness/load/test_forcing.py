@@ -15,6 +15,7 @@ from aiohttp import web
 from harness.errors import InvalidRun, UsageError
 from harness.load.capabilities import ask
 from harness.load.forcing import Way, choose_way
+from harness.load.wire import Capabilities
 from tests.harness.load.model_server import VLLM, Manner, Target, serving
 from tests.harness.load.sglang_server import serving_sglang
 from tests.harness.load.threads import serving_app
@@ -69,6 +70,23 @@ def test_greedy_steps_are_the_models_own(target: Target, name: str) -> None:
 def test_more_tokens_than_the_server_tells_are_refused_at_once(target: Target, name: str) -> None:
     with SERVERS[name](target) as url, pytest.raises(UsageError, match="21 best tokens of a position"):
         way_to(url, 21)
+
+
+def test_a_server_that_quietly_tells_fewer_tokens_is_refused(target: Target) -> None:
+    async def answer(request: web.Request) -> web.Response:
+        meta = {
+            "input_token_logprobs": [[None, 0, None], [-1.0, 1, None]],
+            "input_top_logprobs": [None, [[-0.5, 7, None], [-1.0, 1, None]]],
+        }
+        return web.json_response({"meta_info": meta})
+
+    app = web.Application()
+    app.router.add_post("/generate", answer)
+    native = Capabilities(model="m", version=None, fields=(), metrics=False, native_generate=True)
+    with serving_app(app) as url:
+        assert choose_way(url, native, 2).name == "/generate"
+        with pytest.raises(UsageError, match="tells fewer than the 3 best tokens"):
+            choose_way(url, native, 3)
 
 
 def test_a_server_that_names_no_ids_is_refused_with_the_mend(target: Target) -> None:

@@ -79,6 +79,7 @@ def test_an_honest_twin_passes(target: Target, prompts: Path, tmp_path: Path) ->
     assert found.speedup.point > 1.0
     assert found.load is not None
     assert found.load.failed == 0
+    assert not any("acceptance length" in warning for warning in done.report.warnings)
     assert done.audit("speculation on: candidate").passed is True
     assert "acceptance length 3.000" in done.audit("speculation on: candidate").detail
     assert done.audit("usage is what was sent: candidate").passed is True

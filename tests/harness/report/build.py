@@ -16,6 +16,7 @@ from harness.results import (
     Audit,
     BlockSpan,
     CategorySpeedup,
+    Deviation,
     DistributionTest,
     Divergence,
     Interval,
@@ -387,6 +388,13 @@ def distribution() -> Report:
         "own distribution as they should be (z = 0.876, p = 0.38).",
         rate_test=None,
         distribution_test=DistributionTest(tokens=6_000, z=0.8765, p_value=0.381, level=0.01, passed=True),
+        sampled_test="distribution",
+    )
+    detects = (
+        Deviation(what="stock's best token in place of a draw", share=0.0421, total_variation=0.0213),
+        Deviation(what="a token dropped", share=0.0007, total_variation=None),
+        Deviation(what="a lower temperature", share=None, total_variation=None),
+        Deviation(what="drawn at 1.09 times the temperature", share=1.0, total_variation=0.034),
     )
     arms = tuple(
         arm(
@@ -399,6 +407,9 @@ def distribution() -> Report:
                 mismatches=0,
                 near_ties=0,
                 ar_identical=None,
+                distribution_test=DistributionTest(
+                    tokens=6_000, z=0.8765, p_value=0.381, level=0.01, passed=True, detects=detects
+                ),
             ),
         )
         for name in KINDS

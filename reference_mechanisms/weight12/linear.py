@@ -1,7 +1,8 @@
-"""`Linear12`: a linear layer that keeps its weight packed, in plain torch, on any device.
+"""`Linear12` and `Embedding12`: layers that keep their weight packed, drop-in for those of torch.
 
-The reference for the kernels: it decodes the whole weight and calls `F.linear`, so its result is
-bitwise that of the bf16 layer. It saves memory between calls, not time.
+On a CPU they decode the whole weight, or the rows asked for, and go on as torch does: results are bitwise
+those of the bf16 layers; memory is saved between calls, not time. On a CUDA device the kernels read the
+packed weight itself.
 """
 
 from __future__ import annotations
@@ -10,38 +11,56 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
+from reference_mechanisms.weight12 import planes
 from reference_mechanisms.weight12.encode import encode
-from reference_mechanisms.weight12.layout import CLASSES, GROUP, HALF, RAW_ROW, Packed, groups
+from reference_mechanisms.weight12.layout import SUFFIXES, Packed
+from reference_mechanisms.weight12.planes import Planes
 
 
-class Linear12(nn.Module):
+class PackedModule(nn.Module):
+    """A module whose buffers are the arrays of one packed matrix [rows, columns]."""
+
+    def __init__(self, matrix: Planes) -> None:
+        """Keep the arrays: they are shared, not copied."""
+        super().__init__()
+        self._columns = matrix.columns
+        for suffix, array in matrix.arrays().items():
+            self.register_buffer(suffix, array)  # whole numbers: no cast moves them
+
+    def matrix(self) -> Planes:
+        """The packed matrix."""
+        return planes.from_arrays({suffix: getattr(self, suffix) for suffix in SUFFIXES}, self._columns)
+
+    @property
+    def weight(self) -> Tensor:
+        """The matrix in bf16, decoded anew."""
+        return self.matrix().decode()
+
+
+class Linear12(PackedModule):
     """y = x W^T + b, W [out_features, in_features] stored at 12 bits a weight."""
 
-    lo: Tensor
-    code: Tensor
-    pidx: Tensor
-    ptab: Tensor
-    rawrow: Tensor
-    rawval: Tensor
     bias: Tensor | None
 
-    def __init__(self, packed: Packed, bias: Tensor | None = None) -> None:
-        """Take a packed matrix, its arrays copied.
+    def __init__(self, matrix: Planes, bias: Tensor | None = None) -> None:
+        """Take a packed matrix.
 
         Args:
-            packed: of shape [out_features, in_features].
+            matrix: [out_features, in_features].
             bias: [out_features], or None.
+        """
+        super().__init__(matrix)
+        self.out_features, self.in_features = matrix.rows, matrix.columns
+        self.register_buffer("bias", bias)
+
+    @classmethod
+    def from_packed(cls, packed: Packed, bias: Tensor | None = None) -> Linear12:
+        """A layer of an encoder's arrays.
 
         Raises:
             ValueError: the packed tensor is no matrix.
         """
-        super().__init__()
-        if len(packed.shape) != 2:
-            raise ValueError(f"a linear layer has a matrix, not a tensor of shape {packed.shape}")
-        self.out_features, self.in_features = packed.shape
-        for suffix, array in packed.arrays():
-            self.register_buffer(suffix, torch.from_numpy(array.copy()))  # whole numbers: no cast moves them
-        self.register_buffer("bias", bias)
+        return cls(planes.from_packed(packed), bias)
 
     @classmethod
     def from_linear(cls, linear: nn.Linear) -> Linear12:
@@ -54,22 +73,21 @@ class Linear12(nn.Module):
             raise ValueError(f"weight12 packs bfloat16, not {linear.weight.dtype}")
         weight = linear.weight.detach().cpu().contiguous()
         bias = None if linear.bias is None else linear.bias.detach()
-        return cls(encode(weight.view(torch.uint16).numpy()), bias).to(linear.weight.device)
-
-    def weight(self) -> Tensor:
-        """W [out_features, in_features] in bf16, decoded anew."""
-        rows, q = self.out_features, groups(self.in_features)
-        numbers = torch.where(self.pidx == RAW_ROW, 0, self.pidx).long()
-        palettes = self.ptab[numbers.reshape(-1)].reshape(rows, q, CLASSES)
-        pair = self.code.reshape(rows, q, HALF)
-        nibbles = torch.cat((pair & 0x0F, pair >> 4), dim=2)  # [N, Q, 64]
-        classes = palettes.gather(2, (nibbles & 7).long())
-        high = (nibbles & 8) << 4 | classes
-        octets = torch.stack((self.lo.reshape(rows, q, GROUP), high), dim=3)  # little endian
-        decoded = octets.reshape(rows, -1).view(torch.bfloat16)[:, : self.in_features]
-        decoded[self.rawrow.long()] = self.rawval.view(torch.bfloat16)
-        return decoded.contiguous()
+        return cls.from_packed(encode(weight.view(torch.uint16).numpy()), bias).to(linear.weight.device)
 
     def forward(self, x: Tensor) -> Tensor:
         """[..., out_features] of x [..., in_features]."""
-        return F.linear(x, self.weight(), self.bias)
+        return F.linear(x, self.weight, self.bias)
+
+
+class Embedding12(PackedModule):
+    """Rows of a matrix [num_embeddings, embedding_dim] stored at 12 bits a weight."""
+
+    def __init__(self, matrix: Planes) -> None:
+        """Take a packed matrix."""
+        super().__init__(matrix)
+        self.num_embeddings, self.embedding_dim = matrix.rows, matrix.columns
+
+    def forward(self, ids: Tensor) -> Tensor:
+        """Rows [..., embedding_dim] of ids [...]."""
+        return self.matrix().gather(ids)

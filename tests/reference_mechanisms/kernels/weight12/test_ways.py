@@ -1,0 +1,217 @@
+"""One body for every way to multiply with packed weights: torch, Triton (interpreted without a GPU), CUDA."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from torch import Tensor
+from torch.nn import functional as F
+
+from reference_mechanisms.kernels.weight12.arrange import arrange, arrange_raw
+from reference_mechanisms.kernels.weight12.launching import linear as cuda_linear
+from reference_mechanisms.weight12.encode import encode
+from reference_mechanisms.weight12.planes import Planes, from_packed
+from tests.reference_mechanisms.weight12 import samples
+from tests.reference_mechanisms.weight12.samples import Bits, Shape
+
+GPU = torch.cuda.is_available()
+DEVICE = "cuda" if GPU else "cpu"
+if not GPU:
+    os.environ["TRITON_INTERPRET"] = "1"  # before the kernels are defined
+
+Product = Callable[[Tensor], Tensor]
+
+
+@dataclass(frozen=True)
+class Way:
+    """Products with a packed matrix and with its twin in bf16, and whether a token's is its own."""
+
+    packed: Callable[[Planes], Product]
+    twin: Callable[[Tensor], Product]
+    own: bool
+
+
+def triton_linear() -> Any:
+    pytest.importorskip("triton")
+    from reference_mechanisms.kernels.weight12 import triton_linear  # noqa: PLC0415
+
+    return triton_linear
+
+
+def on_triton(how: str) -> Way:
+    return Way(
+        lambda matrix: lambda x: triton_linear().linear(x, matrix, how),
+        lambda weight: lambda x: triton_linear().twin(x, weight),
+        own=True,
+    )
+
+
+def _cuda(matrix: Planes) -> Product:
+    arranged = arrange(matrix.arrays(), matrix.columns)
+    torch.cuda.synchronize()
+    return lambda x: cuda_linear(x, arranged)
+
+
+def _cuda_twin(weight: Tensor) -> Product:
+    arranged = arrange_raw(weight)
+    torch.cuda.synchronize()
+    return lambda x: cuda_linear(x, arranged)
+
+
+WAYS = {
+    "torch": Way(
+        lambda matrix: lambda x: F.linear(x, matrix.decode()), lambda w: lambda x: F.linear(x, w), False
+    ),
+    "triton plain": on_triton("plain"),
+    "triton asm": on_triton("asm"),
+    "cuda": Way(_cuda, _cuda_twin, own=True),
+}
+MARKS = {
+    "triton asm": [pytest.mark.gpu, pytest.mark.skipif(not GPU, reason="PTX needs a CUDA device")],
+    "cuda": [pytest.mark.gpu, pytest.mark.skipif(not GPU, reason="needs a CUDA device")],
+}
+SHAPES: list[Shape] = [(70, 100), (130, 320), (40, 1024)]
+if GPU:
+    SHAPES += [(333, 1000), (2051, 4160), (4096, 4096)]
+KINDS = ("normal", "heavy_tailed", "zero_rich", "one_spread_row")
+
+every_way = pytest.mark.parametrize("way", [pytest.param(one, marks=MARKS.get(one, [])) for one in WAYS])
+
+
+def moderate(bits: Bits) -> Bits:
+    """The same patterns with exponents of at most 150, so that no sum overflows."""
+    return np.asarray(np.where((bits & 0x7F80) > 150 << 7, bits & 0xBFFF, bits), np.uint16)
+
+
+def both(bits: Bits) -> tuple[Planes, Tensor]:
+    matrix = from_packed(encode(bits)).to(DEVICE)
+    return matrix, torch.from_numpy(bits.copy()).to(DEVICE).view(torch.bfloat16)
+
+
+def tokens(count: int, columns: int) -> Tensor:
+    draw = torch.Generator().manual_seed(count)
+    return torch.randn((count, columns), generator=draw).bfloat16().to(DEVICE)
+
+
+def same_bits(one: Tensor, two: Tensor) -> bool:
+    return torch.equal(one.contiguous().view(torch.int16), two.contiguous().view(torch.int16))
+
+
+@every_way
+@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("shape", SHAPES, ids=str)
+def test_the_product_is_that_of_the_twin_and_right(way: str, kind: str, shape: Shape) -> None:
+    matrix, weight = both(moderate(samples.KINDS[kind](shape, 3)))
+    product, twin = WAYS[way].packed(matrix), WAYS[way].twin(weight)
+    for count in (1, 19):
+        x = tokens(count, shape[1])
+        got = product(x)
+        assert same_bits(got, twin(x))
+        exact = x.double() @ weight.double().t()
+        magnitude = x.double().abs() @ weight.double().abs().t()
+        error = (got.double() - exact).abs()
+        assert bool((error <= exact.abs() * 2**-8 + magnitude * 2**-18 + 2**-133).all())
+
+
+@every_way
+def test_a_one_hot_token_reads_out_every_column_bit_for_bit(way: str) -> None:
+    matrix, weight = both(samples.heavy_tailed((70, 128), 4))
+    product = WAYS[way].packed(matrix)
+    for start in (0, 64):
+        x = torch.zeros((64, 128), device=DEVICE, dtype=torch.bfloat16)
+        x[torch.arange(64), start + torch.arange(64)] = 1
+        assert torch.equal(product(x), weight[:, start : start + 64].t())
+
+
+@every_way
+def test_specials_spread_as_in_the_twin(way: str) -> None:
+    matrix, weight = both(samples.non_finite((70, 192), 5))
+    x = tokens(5, 192)
+    with np.errstate(invalid="ignore"):  # the interpreter's
+        got, expected = WAYS[way].packed(matrix)(x), WAYS[way].twin(weight)(x)
+    assert bool(got.isnan().any())
+    assert torch.equal(got.isnan(), expected.isnan())
+    assert torch.equal(got.nan_to_num(), expected.nan_to_num())
+
+
+@pytest.mark.parametrize(
+    "way", [pytest.param(name, marks=MARKS.get(name, [])) for name, way in WAYS.items() if way.own]
+)
+@pytest.mark.parametrize("shape", SHAPES[1:], ids=str)
+def test_a_token_alone_gives_what_it_gives_among_others(way: str, shape: Shape) -> None:
+    product = WAYS[way].packed(both(moderate(samples.one_spread_row(shape, 2)))[0])
+    x = tokens(33, shape[1])
+    whole = product(x)
+    for first, last in ((0, 1), (15, 18), (32, 33)):
+        assert same_bits(product(x[first:last]), whole[first:last])
+
+
+def test_rows_of_x_may_be_apart_and_none_may_be_given() -> None:
+    module = triton_linear()
+    matrix, _ = both(samples.normal((70, 128), 6))
+    wide = tokens(3, 300)
+    apart = wide[:, 7:135]
+    assert same_bits(module.linear(apart, matrix), module.linear(apart.contiguous(), matrix))
+    assert module.linear(wide[:0, :128], matrix).shape == (0, 70)
+
+
+def test_what_does_not_fit_is_refused() -> None:
+    module = triton_linear()
+    matrix, weight = both(samples.normal((70, 128), 6))
+    for bad in (tokens(1, 127), tokens(1, 128).float(), tokens(1, 128)[0], tokens(1, 256)[:, ::2]):
+        with pytest.raises(ValueError, match=r"x is .*, not bf16"):
+            module.linear(bad, matrix)
+        with pytest.raises(ValueError, match=r"x is .*, not bf16"):
+            module.twin(bad, weight)
+    with pytest.raises(ValueError, match="'plain' or 'asm'"):
+        module.linear(tokens(1, 128), matrix, "raw")
+
+
+def test_the_look_up_in_ptx_gives_the_weights_of_the_format() -> None:
+    """The instructions, run here one by one; on a GPU the test bodies above run them for real."""
+    ptx = triton_linear().DECODE
+    bits = samples.one_spread_row((9, 64), 7)
+    matrix, weight = both(moderate(bits))
+    expected = weight.cpu().view(torch.uint16).numpy()
+    arrays = {name: array.cpu().numpy() for name, array in matrix.arrays().items()}
+    for row in (row for row in range(9) if row not in arrays["rawrow"]):
+        low, high = arrays["ptab"][arrays["pidx"][row, 0]].view("<u4").tolist()
+        for j in range(0, 32, 4):
+            lo_a, lo_b = (arrays["lo"][row, at : at + 4].view("<u4").item() for at in (j, j + 32))
+            code = arrays["code"][row, j : j + 4].view("<u4").item()
+            got = run_ptx(ptx, {"$4": lo_a, "$5": lo_b, "$6": code, "$7": low, "$11": high})
+            words = np.array([got[f"${n}"] for n in range(4)], "<u4").view("<u2")
+            assert words.tolist() == [*expected[row, j : j + 4], *expected[row, j + 32 : j + 36]]
+
+
+def run_ptx(text: str, registers: dict[str, int]) -> dict[str, int]:
+    def value(operand: str) -> int:
+        return registers[operand] if operand in registers else int(operand, 0)
+
+    for line in text.strip().strip("{}").split(";"):
+        opcode, _, rest = line.strip().partition(" ")
+        if opcode in ("", ".reg"):
+            continue
+        target, *operands = (operand.strip() for operand in rest.split(","))
+        a, b, *more = map(value, operands)
+        registers[target] = {
+            "and.b32": lambda: a & b,  # noqa: B023 - called at once
+            "or.b32": lambda: a | b,  # noqa: B023
+            "shl.b32": lambda: a << b & 0xFFFFFFFF,  # noqa: B023
+            "shr.b32": lambda: a >> b,  # noqa: B023
+            "prmt.b32": lambda: permuted(a, b, more[0]),  # noqa: B023
+        }[opcode]()
+    return registers
+
+
+def permuted(low: int, high: int, selector: int) -> int:
+    source = (high << 32 | low).to_bytes(8, "little")
+    chosen = [selector >> 4 * n & 15 for n in range(4)]
+    assert all(one < 8 for one in chosen), "bit 3 of a selector repeats a sign"
+    return int.from_bytes(bytes(source[one] for one in chosen), "little")

@@ -24,10 +24,10 @@ RECORDING: tuple[DrafterName, ...] = ("null", "replay")  # need the target's own
 TRAINED: tuple[DrafterName, ...] = ("dflash", "dflash2", "dspark", "eagle3")  # need a checkpoint
 SAMPLE_METHODS = ("greedy", "probabilistic")
 MAX_DRAFTS = 32
-WITH_WEIGHTS = ("checkpoint", "drafts", "draft_sample_method")
+WITH_WEIGHTS = ("checkpoint", "drafts", "draft_sample_method", "graphs")
 ALLOWED: Mapping[DrafterName, tuple[str, ...]] = {
-    "none": (),
-    "ngram": ("drafts", "ngram_min", "ngram_max"),
+    "none": ("graphs",),
+    "ngram": ("drafts", "ngram_min", "ngram_max", "graphs"),
     "dflash": WITH_WEIGHTS,
     "dflash2": WITH_WEIGHTS,
     "dspark": (*WITH_WEIGHTS, "min_confidence"),
@@ -50,6 +50,7 @@ class ArmSettings:
     checkpoint: str | None = None  # folder of a trained drafter
     sampled: bool = False  # drafts are drawn at temperature above 0, not the best tokens
     min_confidence: float = 0.0  # verify up to the first draft below it; 0 verifies all
+    graphs: bool = True  # on CUDA, single requests run in steps of fixed shape, recorded as graphs
 
     @property
     def records(self) -> bool:
@@ -104,13 +105,13 @@ def parse_settings(params: Mapping[str, object]) -> ArmSettings:
     name = next((one for one in known if one == params.get("drafter")), None)
     if name is None:
         raise ParameterError(f"`drafter` must be one of {', '.join(known)}, got {params.get('drafter')!r}")
-    allowed = ALLOWED.get(name, ("drafts",))
+    allowed = ALLOWED.get(name, ("drafts", "graphs"))
     unknown = sorted(set(params) - {"drafter", *allowed})
     if unknown:
         takes = ", ".join(f"`{field}`" for field in allowed) or "no parameter"
         raise ParameterError(f"`{unknown[0]}` is unknown; drafter {name!r} takes {takes}")
     if name == "none":
-        return ArmSettings(drafter="none", drafts=0)
+        return ArmSettings(drafter="none", drafts=0, graphs=_switch(params, "graphs"))
     if name in TRAINED:
         return _trained(name, params)
     settings = ArmSettings(
@@ -118,6 +119,7 @@ def parse_settings(params: Mapping[str, object]) -> ArmSettings:
         drafts=_count(params, "drafts", 7, MAX_DRAFTS),
         ngram_min=_count(params, "ngram_min", 2, 16),
         ngram_max=_count(params, "ngram_max", 4, 16),
+        graphs=_switch(params, "graphs"),
     )
     if settings.ngram_min > settings.ngram_max:
         raise ParameterError(f"`ngram_min` is {settings.ngram_min}, above `ngram_max`, {settings.ngram_max}")
@@ -142,6 +144,7 @@ def _trained(name: DrafterName, params: Mapping[str, object]) -> ArmSettings:
         checkpoint=folder,
         sampled=method == "probabilistic",
         min_confidence=float(least),
+        graphs=_switch(params, "graphs"),
     )
 
 
@@ -149,4 +152,11 @@ def _count(params: Mapping[str, object], field: str, default: int, most: int) ->
     value = params.get(field, default)
     if not isinstance(value, int) or isinstance(value, bool) or not 1 <= value <= most:
         raise ParameterError(f"`{field}` must be an integer in 1..{most}, got {value!r}")
+    return value
+
+
+def _switch(params: Mapping[str, object], field: str) -> bool:
+    value = params.get(field, True)
+    if not isinstance(value, bool):
+        raise ParameterError(f"`{field}` must be true or false, got {value!r}")
     return value

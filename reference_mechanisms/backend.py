@@ -21,6 +21,8 @@ from reference_mechanisms.drafters.binding import Bound, bind
 from reference_mechanisms.drafters.loading import load_drafter
 from reference_mechanisms.drafters.protocol import Drafter
 from reference_mechanisms.engine.decode import Decoder
+from reference_mechanisms.engine.graphs import Graphs
+from reference_mechanisms.engine.lanes import Lanes, Static
 from reference_mechanisms.engine.probe import Probe, probe
 from reference_mechanisms.engine.rules import Rules
 from reference_mechanisms.errors import DrafterError, RequestError, TargetError
@@ -30,6 +32,7 @@ from reference_mechanisms.targets.llama import LlamaTarget, load_llama
 Wrap = Callable[[Drafter], Drafter]
 
 RECORDING_BATCH = 8  # requests recorded together
+ROW_STEP = 8  # rows of a step of fixed shape are a multiple of this
 
 
 class ReferenceSession:
@@ -60,12 +63,17 @@ class ReferenceSession:
         self._bound = _load_drafters(arms, self._target)
         self._arms = {name: _fitted(name, one, self._bound.get(name)) for name, one in arms.items()}
 
-        def decoder(own: Rules | None) -> Decoder:
-            capacity = deployment.context_length
-            return Decoder(self._target, model.eos_token_ids, tokenizer.decode, capacity, own)
+        self._lanes = _lanes_of(self._arms, self._target, deployment.context_length)
 
-        self._decoders = {name: decoder(rules.get(name)) for name in arms}
-        self._recorder = decoder(None)
+        def decoder(own: Rules | None, lanes: Lanes | None) -> Decoder:
+            capacity = deployment.context_length
+            return Decoder(self._target, model.eos_token_ids, tokenizer.decode, capacity, own, lanes)
+
+        self._decoders = {
+            name: decoder(rules.get(name), self._lanes if one.graphs else None)
+            for name, one in self._arms.items()
+        }
+        self._recorder = decoder(None, self._lanes)
         self._probe: Probe = probe(self._target, _shapes(self._arms), batch=2)
         self._recorded: dict[tuple[int, ...], tuple[int, ...]] = {}
 
@@ -81,6 +89,7 @@ class ReferenceSession:
             "gpu": gpu,
             "dtype": str(self._target.dtype).removeprefix("torch."),
             "linear_kernel": self._target.linear_kernel,
+            "steps": {name: self._decoders[name].steps for name in self._arms},
             "threads": torch.get_num_threads(),
             # Random numbers hang on seed, prompt and position alone; a drawn draft, though, hangs on
             # the drafter's logits, which may round otherwise in another batch.
@@ -130,7 +139,7 @@ class ReferenceSession:
         """Let go of weights and caches."""
         self._decoders.clear()
         self._bound.clear()
-        del self._target
+        del self._target, self._recorder, self._lanes
         if self._deployment.device == "cuda":
             torch.cuda.empty_cache()
 
@@ -208,8 +217,20 @@ def _fitted(name: str, settings: ArmSettings, bound: Bound | None) -> ArmSetting
 def _as_backend_errors() -> Iterator[None]:
     try:
         yield
-    except RequestError as error:
+    except (RequestError, TargetError) as error:
         raise BackendError(str(error)) from None
+
+
+def _lanes_of(arms: Mapping[str, ArmSettings], target: LlamaTarget, capacity: int) -> Lanes | None:
+    """Steps of one shape for all arms, so that their logits can be bitwise equal; on CUDA only."""
+    if target.device.type != "cuda" or not any(arm.graphs for arm in arms.values()):
+        return None
+    most = max(arm.drafts for arm in arms.values() if arm.graphs) + 1
+    rows = -(-most // ROW_STEP) * ROW_STEP
+    try:
+        return Lanes(target, capacity, Static(rows, Graphs(target.device)))
+    except TargetError as error:
+        raise UsageError(str(error)) from None
 
 
 def _shapes(arms: Mapping[str, ArmSettings]) -> tuple[int, ...]:

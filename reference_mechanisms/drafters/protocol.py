@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Hashable, Sequence
 from typing import NamedTuple, Protocol, runtime_checkable
 
 from torch import Tensor
@@ -53,5 +53,47 @@ class ContextDrafter(Drafter, Protocol):
             slot: of the request; `begin` came before.
             taps: hidden states of the committed positions alone, tapped layers side by side, [rows,
                 taps x hidden]: the prompt's first, then the anchor and the accepted drafts of each step.
+        """
+        ...
+
+
+class DraftProgram(Protocol):
+    """A drafter of one request as a device program: fixed shapes, and no question to the host."""
+
+    @property
+    def drafts(self) -> int:
+        """Draft tokens it makes."""
+        ...
+
+    def absorb(self, taps: Tensor, positions: Tensor, following: Tensor, last: Tensor) -> None:
+        """Take in positions; those behind `last` are padding, and overwritten later.
+
+        Args:
+            taps: tapped hidden states side by side, [rows, taps x hidden].
+            positions: consecutive, [rows].
+            following: token behind each position, [rows].
+            last: row of the newest committed position, [1].
+        """
+        ...
+
+    def draft(self, anchor: Tensor, start: Tensor) -> Tensor:
+        """The best draft [drafts] behind the anchor [1], which is at position `start` [1]."""
+        ...
+
+
+@runtime_checkable
+class StaticDrafter(ContextDrafter, Protocol):
+    """A drafter that can also be had as a device program, for greedy decoding."""
+
+    @property
+    def key(self) -> Hashable | None:
+        """Equal for drafters that make the same drafts; None: this one has no program."""
+        ...
+
+    def program(self, positions: int) -> DraftProgram:
+        """A new program.
+
+        Args:
+            positions: most that are absorbed or drafted from.
         """
         ...

@@ -6,6 +6,7 @@ configurations are read with.
 
 from __future__ import annotations
 
+import functools
 import math
 from typing import NamedTuple
 
@@ -53,10 +54,18 @@ def frequencies(rope: Rope, head_dim: int) -> tuple[Tensor, float]:
     return plain / yarn.factor * slowed + plain * (1 - slowed), scale
 
 
+@functools.lru_cache(maxsize=16)
+def _frequencies_on(rope: Rope, head_dim: int, device: torch.device) -> tuple[Tensor, float]:
+    """`frequencies` on a device: copied there once, since a CUDA graph cannot copy from the host."""
+    with torch.inference_mode(mode=False):
+        per_position, scale = frequencies(rope, head_dim)
+        return per_position.to(device), scale
+
+
 def rotation(rope: Rope, head_dim: int, positions: Tensor, dtype: torch.dtype) -> Tensor:
     """Cosines and sines of positions [...], [2, ..., 1, head_dim]."""
-    per_position, scale = frequencies(rope, head_dim)
-    angles = positions[..., None].to(torch.float32) * per_position.to(positions.device)
+    per_position, scale = _frequencies_on(rope, head_dim, positions.device)
+    angles = positions[..., None].to(torch.float32) * per_position
     angles = torch.cat((angles, angles), dim=-1)
     return (torch.stack((angles.cos(), angles.sin())) * scale).unsqueeze(-2).to(dtype)
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 from abc import ABC, abstractmethod
-from collections.abc import Sequence
+from collections.abc import Hashable, Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
 
@@ -15,8 +15,9 @@ from reference_mechanisms.drafters.context import ContextAttention, Span, commit
 from reference_mechanisms.drafters.dflash import DFlash, Head
 from reference_mechanisms.drafters.eagle3 import Eagle3
 from reference_mechanisms.drafters.picking import Drawing, Picker, Uniform
-from reference_mechanisms.drafters.protocol import Proposal, Wanted
+from reference_mechanisms.drafters.protocol import DraftProgram, Proposal, Wanted
 from reference_mechanisms.drafters.scheduling import Lengths, confidences_of
+from reference_mechanisms.drafters.static import BlockProgram, ChainProgram
 from reference_mechanisms.engine.cache import KVCache
 from reference_mechanisms.request import Request
 from reference_mechanisms.sampling import request_key, uniform
@@ -69,10 +70,23 @@ class TrainedDrafter(ABC):
         self._dtype, self._device = weight.dtype, weight.device
         self._embed: Head = ends.embed if model.embed_tokens is None else model.embed_tokens
         self._head: Head = ends.head if model.lm_head is None else model.lm_head
+        self._network = model
         self._sizes, self._reaches = model.config.sizes, model.config.reaches
         self._vocab_size = model.config.vocab_size
         self._drafting = drafting
         self._slots: dict[int, _Slot] = {}
+
+    @property
+    def key(self) -> Hashable | None:
+        """What makes the drafts of greedy requests; None where the host must choose how many to verify."""
+        return None if self._drafting.lengths is not None else (self._network, self._drafting.drafts)
+
+    def program(self, positions: int) -> DraftProgram:
+        """As in `protocol.StaticDrafter`."""
+        ends, drafts = (self._embed, self._head), self._drafting.drafts
+        if isinstance(self._network, Eagle3):
+            return ChainProgram(self._network, *ends, drafts, positions)
+        return BlockProgram(self._network, *ends, drafts, positions)
 
     def begin(self, slot: int, request: Request) -> None:
         """An empty context."""

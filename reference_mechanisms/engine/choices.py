@@ -16,6 +16,8 @@ from reference_mechanisms.request import Request
 from reference_mechanisms.sampling import Purpose, adjusted, distribution, uniform
 from reference_mechanisms.verification.chain import Verified, verify_sampled
 
+NO_NUMBERS = "the target computed logits that are no numbers; try another dtype"
+
 
 class Place(NamedTuple):
     """One request at one step."""
@@ -35,7 +37,7 @@ def argmax(logits: Tensor) -> list[int]:
     ids = logits.argmax(-1)
     best = logits.gather(-1, ids[:, None])
     if not bool(torch.isfinite(best).all()):
-        raise RequestError("the target computed logits that are no numbers; try another dtype")
+        raise RequestError(NO_NUMBERS)
     found: list[int] = ids.tolist()
     return found
 

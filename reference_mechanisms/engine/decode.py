@@ -16,9 +16,16 @@ import torch
 from torch import Tensor
 
 from reference_mechanisms.drafters.calibration import NoDrafter
-from reference_mechanisms.drafters.protocol import ContextDrafter, Drafter, Proposal, Wanted
+from reference_mechanisms.drafters.protocol import (
+    ContextDrafter,
+    Drafter,
+    Proposal,
+    StaticDrafter,
+    Wanted,
+)
 from reference_mechanisms.engine.cache import KVCache
 from reference_mechanisms.engine.choices import Place, argmax, settle
+from reference_mechanisms.engine.lanes import Lanes
 from reference_mechanisms.engine.rows import Rows, Segment
 from reference_mechanisms.engine.rules import Rules
 from reference_mechanisms.engine.stops import Cut, Decode, Ending, ending_of, visible_text
@@ -61,6 +68,7 @@ class Decoder:
         decode: Decode,
         capacity: int,
         rules: Rules | None = None,
+        lanes: Lanes | None = None,
     ) -> None:
         """Prepare; the cache is allocated for the first batch and grows with larger ones.
 
@@ -70,6 +78,8 @@ class Decoder:
             decode: text of ids, special tokens left out.
             capacity: most positions of a request, prompt and output.
             rules: the decisions of a step; None is the engine's own.
+            lanes: step single requests in fixed shapes, on a cache of as many positions; None: in the
+                shapes that they need.
         """
         self.target = target
         self._eos_ids = tuple(eos_ids)
@@ -77,6 +87,12 @@ class Decoder:
         self._capacity = capacity
         self._rules = rules or Rules()
         self._cache: KVCache | None = None
+        self._lanes = lanes
+
+    @property
+    def steps(self) -> str:
+        """How single requests are stepped, for the report."""
+        return "as many rows as needed" if self._lanes is None else self._lanes.about
 
     def stream(self, requests: Sequence[Request], drafter: Drafter) -> Iterator[Event]:
         """Decode a batch; yield every event as soon as its tokens are final.
@@ -86,6 +102,9 @@ class Decoder:
         """
         for request in requests:
             self._check(request)
+        if self._lanes is not None and len(requests) == 1:
+            yield from self._single(self._lanes, requests[0], drafter)
+            return
         cache = self._cache_for(len(requests))
         batch = [self._open(slot, request) for slot, request in enumerate(requests)]
         reader = drafter if isinstance(drafter, ContextDrafter) else None
@@ -123,11 +142,56 @@ class Decoder:
             self._capacity,
             dataclasses.replace(self._rules, cut=_only_length),
         )
+        past_stops._lanes = self._lanes
+        if self._lanes is not None:  # what a single request would get
+            return [past_stops._continued((request,))[0] for request in requests]
         past_stops._cache = self._cache_for(len(requests))
+        return past_stops._continued(requests)
+
+    def _continued(self, requests: Sequence[Request]) -> list[tuple[int, ...]]:
         outputs: list[list[int]] = [[] for _ in requests]
-        for event in past_stops.stream(requests, NoDrafter()):
+        for event in self.stream(requests, NoDrafter()):
             outputs[event.slot].extend(event.token_ids)
         return [tuple(output) for output in outputs]
+
+    def _single(self, lanes: Lanes, request: Request, drafter: Drafter) -> Iterator[Event]:
+        """Decode one request in steps of fixed shape."""
+        cache, live = lanes.cache, self._open(0, request)
+        lanes.take(live)
+        reader = drafter if isinstance(drafter, ContextDrafter) else None
+        taps = () if reader is None else reader.taps
+        drives = self._rules.plain_greedy and request.sampling.greedy and not request.sampling.adjusts
+        program = (
+            drafter if drives and isinstance(drafter, StaticDrafter) and drafter.key is not None else None
+        )
+        drives = drives and (program is not None or isinstance(drafter, NoDrafter))
+        lane = lanes.driving(taps, program) if drives else lanes.checking(taps)
+        logits, tapped = self._prefill(cache, live, taps)
+        event = self._emit(live, Proposal(()), logits, argmax(logits), None)
+        if drives:
+            yield event
+            if not live.done:
+                lane.begin(request.prompt, tapped, live.emitted[-1], self._limit(live))
+            while not live.done:
+                lanes.hold(live)
+                checked = lane.step()
+                yield self._emit(live, Proposal(checked.draft), checked.logits, checked.plain, cache)
+            return
+        drafter.begin(0, request)
+        if reader is not None:
+            reader.extend(0, tapped)
+        yield event
+        while not live.done:
+            wanted = [Wanted(0, live.emitted, self._limit(live))]
+            proposals = drafter.propose(wanted)
+            _hold_limits(wanted, proposals)
+            lanes.hold(live)
+            start = cache.length(0)
+            checked = lane.verify((live.emitted[-1], *proposals[0].token_ids), start)
+            event = self._emit(live, proposals[0], checked.logits, checked.plain, cache)
+            if reader is not None and not live.done:
+                reader.extend(0, checked.tapped[: cache.length(0) - start].clone())
+            yield event
 
     def _check(self, request: Request) -> None:
         vocabulary, sampling = self.target.config.vocab_size, request.sampling

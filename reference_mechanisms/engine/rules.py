@@ -62,3 +62,9 @@ class Rules:
     accepted: Callable[[Verified, Cut], int] = accepted_after
     keep: Callable[[int, Verified], int] = rows_to_keep
     key: Callable[[Sampling, Sequence[int], int], int] = key_of
+
+    @property
+    def plain_greedy(self) -> bool:
+        """Whether a greedy step decides as the device program of `static_step.py` does."""
+        own = (self.limit, self.verify, self.block, self.keep)
+        return own == (draft_limit, verify_choices, block_of, rows_to_keep)

@@ -66,6 +66,11 @@ class Checkpoint:
         """Every stored tensor."""
         return frozenset(self._files)
 
+    def stored_as(self, name: str) -> str:
+        """The safetensors type of a tensor that exists, such as "BF16"."""
+        found: str = self._files[name].get_slice(name).get_dtype()
+        return found
+
     def take(self, name: str, shape: tuple[int, ...], dtype: torch.dtype) -> Tensor:
         """A tensor, converted to `dtype`.
 

@@ -50,7 +50,7 @@ class TorchOps:
     def __init__(
         self,
         eps: float,
-        rotated_heads: int,
+        kv_heads: int,
         rotations: Tensor,
         attention: Callable[[int, Tensor], Tensor],
     ) -> None:
@@ -58,11 +58,11 @@ class TorchOps:
 
         Args:
             eps: of the norms.
-            rotated_heads: of queries and keys.
+            kv_heads: of the target; the last so many heads of qkv are values.
             rotations: of each row, [rows, 2, 1, head_dim].
             attention: (layer, rotated qkv) -> attended; it writes keys and values.
         """
-        self._eps, self._rotated_heads = eps, rotated_heads
+        self._eps, self._kv_heads = eps, kv_heads
         self._rotations, self._attention = rotations, attention
 
     def norm(self, hidden: Tensor, weight: Tensor) -> Tensor:
@@ -76,7 +76,7 @@ class TorchOps:
 
     def attend(self, layer: int, qkv: Tensor, qk_norm: Tensor | None) -> Tensor:
         """As in `LayerOps`."""
-        rotated = qkv[:, : self._rotated_heads]
+        rotated = qkv[:, : -self._kv_heads]
         if qk_norm is not None:
             rotated.copy_(rms_norm(rotated, qk_norm, self._eps))
         rotate_(rotated, self._rotations)

@@ -112,7 +112,7 @@ class LlamaTarget:
         config = self.config
         attention = ChainAttention(rows.segments, cache, config.heads, self.dtype, self.device)
         rotations = self.rotations[torch.tensor(rows.positions, device=self.device)]
-        ops = TorchOps(config.norm_eps, config.heads + config.kv_heads, rotations, attention)
+        ops = TorchOps(config.norm_eps, config.kv_heads, rotations, attention)
         return self.run(torch.tensor(rows.token_ids, device=self.device), ops, taps)
 
     @torch.inference_mode()

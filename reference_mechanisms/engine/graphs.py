@@ -1,0 +1,71 @@
+"""CUDA graphs: a device program recorded once and replayed with one launch."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import torch
+
+from reference_mechanisms.errors import TargetError
+
+Program = Callable[[], None]  # works on fixed buffers only; may be run any number of times
+WARM_UPS = 2  # runs before a recording: libraries and compilers make themselves ready in them
+
+
+class Graphs:
+    """Records programs for one device; all recordings share one pool of memory.
+
+    So no two of them may run at once, and what a program leaves must lie in buffers of its own.
+    """
+
+    def __init__(self, device: torch.device, *, records: bool = True) -> None:
+        """Record on a CUDA device; elsewhere, or if told not to, programs run as they are."""
+        self._device = device
+        self.records = records and device.type == "cuda"
+        self._pool = torch.cuda.graph_pool_handle() if self.records else None
+
+    def program(self, work: Program) -> Program:
+        """`work`, recorded; it is run a few times first, on whatever its buffers hold.
+
+        Raises:
+            TargetError: the device has too little memory for it.
+        """
+        if not self.records:
+            return work
+        graph = torch.cuda.CUDAGraph()
+        stream = torch.cuda.Stream(self._device)  # type: ignore[no-untyped-call]
+        try:
+            stream.wait_stream(torch.cuda.current_stream(self._device))
+            with torch.cuda.stream(stream):
+                for _ in range(WARM_UPS):
+                    work()
+            torch.cuda.current_stream(self._device).wait_stream(stream)
+            with torch.cuda.graph(graph, pool=self._pool):
+                work()
+        except torch.OutOfMemoryError:
+            raise TargetError(
+                f"the device has too little memory to record a step: {free_bytes(self._device)} bytes are "
+                f"free; lower the deployment's context_length or give the arm graphs = false"
+            ) from None
+        return graph.replay
+
+
+def free_bytes(device: torch.device) -> int:
+    """Bytes of a CUDA device that nothing has taken, torch's own reserve among them."""
+    free, _ = torch.cuda.mem_get_info(device)
+    return free + torch.cuda.memory_reserved(device) - torch.cuda.memory_allocated(device)
+
+
+def hold_fit(needed: int, device: torch.device, what: str) -> None:
+    """Refuse buffers that do not fit, before they are allocated.
+
+    Raises:
+        TargetError: with the bytes needed and free.
+    """
+    if device.type != "cuda":
+        return
+    free = free_bytes(device)
+    if needed > free:
+        raise TargetError(
+            f"{what} need {needed} bytes and {free} are free; lower the deployment's context_length"
+        )

@@ -1,0 +1,80 @@
+"""Writing and reading a cache at positions that only the device knows, in plain torch.
+
+A row sees the positions from `low` up to `high` of its own. Everything has a fixed shape: each row looks
+at the whole buffer, and what it does not see is masked.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import NamedTuple
+
+import torch
+from torch import Tensor
+
+from reference_mechanisms.targets.attention import attend_rows
+from reference_mechanisms.targets.layer_ops import TorchOps
+
+
+class Seen(NamedTuple):
+    """The positions that each row sees; at least one."""
+
+    low: Tensor  # [rows], int64
+    high: Tensor  # [rows], one behind the last
+
+
+# (queries [rows, heads, head_dim], place [2 x kv_heads, capacity, head_dim], seen) -> as `attend`
+Attend = Callable[[Tensor, Tensor, Seen], Tensor]
+
+
+class Stand(NamedTuple):
+    """Where the rows of a target's forward stand."""
+
+    positions: Tensor  # [rows], int64, all different
+    seen: Seen  # by each row
+    rotations: Tensor  # of all positions, `targets.rope.rotation_table`
+    places: tuple[Tensor, ...]  # cache of each layer, [2 x kv_heads, capacity, head_dim]
+    eps: float  # of the norms
+
+
+def torch_ops(stand: Stand) -> TorchOps:
+    """`targets.layer_ops.LayerOps` of these rows."""
+
+    def attention(layer: int, qkv: Tensor) -> Tensor:
+        place = stand.places[layer]
+        heads = qkv.shape[1] - len(place)
+        write(place, stand.positions, qkv[:, heads:])
+        return attend(qkv[:, :heads], place, stand.seen)
+
+    kv_heads = len(stand.places[0]) // 2
+    return TorchOps(stand.eps, kv_heads, stand.rotations[stand.positions], attention)
+
+
+def write(place: Tensor, positions: Tensor, keys_and_values: Tensor) -> None:
+    """Put rows into one layer's cache.
+
+    Args:
+        place: [2 x kv_heads, capacity, head_dim], keys before values.
+        positions: [rows], int64, all different.
+        keys_and_values: [rows, 2 x kv_heads, head_dim].
+    """
+    place.index_copy_(1, positions, keys_and_values.transpose(0, 1))
+
+
+def attend(queries: Tensor, place: Tensor, seen: Seen) -> Tensor:
+    """Attention of each row over the positions it sees.
+
+    Args:
+        queries: [rows, heads, head_dim].
+        place: [2 x kv_heads, capacity, head_dim]; whatever no row sees must be finite.
+        seen: by each row.
+
+    Returns:
+        [rows, heads x head_dim].
+    """
+    index = torch.arange(place.shape[1], device=place.device)
+    hidden = (index < seen.low[:, None]) | (index >= seen.high[:, None])
+    mask = torch.zeros(hidden.shape, dtype=queries.dtype, device=place.device)
+    mask.masked_fill_(hidden, -torch.inf)
+    keys, values = place[None].expand(len(queries), -1, -1, -1).chunk(2, dim=1)
+    return attend_rows(queries, keys, values, mask[:, None, None])

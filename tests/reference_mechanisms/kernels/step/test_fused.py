@@ -1,0 +1,94 @@
+"""The Triton kernels against their twin: on a GPU, or in Triton's interpreter where there is none."""
+
+from __future__ import annotations
+
+import os
+
+import pytest
+import torch
+from torch import Tensor
+
+from reference_mechanisms.kernels.step import twin
+from reference_mechanisms.targets.rope import RopeScaling, rotation_table
+
+DEVICE = torch.device("cuda" if torch.cuda.is_available() else "cpu")
+if DEVICE.type == "cpu":
+    os.environ["TRITON_INTERPRET"] = "1"  # read when Triton and the kernels are loaded
+pytest.importorskip("triton", reason="no Triton here")
+from reference_mechanisms.kernels.step import fused  # noqa: E402
+
+pytestmark = [pytest.mark.gpu] if DEVICE.type == "cuda" else []
+# The interpreter knows no bfloat16.
+TYPES = [torch.float32, torch.bfloat16 if DEVICE.type == "cuda" else torch.float16]
+TOLERANCE = {torch.float32: 2e-6, torch.float16: 2e-3, torch.bfloat16: 2e-2}
+HEADS, KV, DIM, ROWS = 6, 2, 32, 5
+POSITIONS = (7, 8, 9, 150, 199)
+
+
+def normal(*shape: int, seed: int = 0) -> Tensor:
+    return torch.randn(shape, generator=torch.Generator().manual_seed(seed))
+
+
+@pytest.fixture(params=TYPES, ids=str)
+def dtype(request: pytest.FixtureRequest) -> torch.dtype:
+    found: torch.dtype = request.param
+    return found
+
+
+def close(found: Tensor, expected: Tensor) -> None:
+    error = (found.double() - expected.double()).norm() / expected.double().norm()
+    assert error < TOLERANCE[found.dtype]
+
+
+@pytest.mark.parametrize("capacity", [200, 64 * 40], ids=["one batch of chunks", "several"])
+def test_attention(dtype: torch.dtype, capacity: int) -> None:
+    queries = normal(ROWS, HEADS, DIM).to(DEVICE, dtype)
+    place = normal(2 * KV, capacity, DIM, seed=1).to(DEVICE, dtype)
+    seen = twin.Seen(
+        torch.tensor([0, 0, 3, 60, 70], device=DEVICE),
+        torch.tensor([1, 64, 65, 130, capacity], device=DEVICE),
+    )
+    close(fused.attend(queries, place, seen), twin.attend(queries.double(), place.double(), seen).to(dtype))
+
+
+def test_what_is_not_seen_is_not_read(dtype: torch.dtype) -> None:
+    queries = normal(ROWS, HEADS, DIM).to(DEVICE, dtype)
+    place = normal(2 * KV, 200, DIM, seed=1).to(DEVICE, dtype)
+    seen = twin.Seen(torch.full((ROWS,), 5, device=DEVICE), torch.full((ROWS,), 90, device=DEVICE))
+    clean = fused.attend(queries, place, seen)
+    place[:, :5] = torch.nan
+    place[:, 90:] = torch.nan
+    assert torch.equal(fused.attend(queries, place, seen), clean)
+
+
+def test_a_row_is_bitwise_the_same_alone(dtype: torch.dtype) -> None:
+    queries = normal(ROWS, HEADS, DIM).to(DEVICE, dtype)
+    place = normal(2 * KV, 200, DIM, seed=1).to(DEVICE, dtype)
+    bounds = twin.Seen(
+        torch.zeros(ROWS, dtype=torch.int64, device=DEVICE), torch.tensor(POSITIONS, device=DEVICE)
+    )
+    together = fused.attend(queries, place, bounds)
+    for row in range(ROWS):
+        alone = twin.Seen(bounds.low[row : row + 1], bounds.high[row : row + 1])
+        assert torch.equal(fused.attend(queries[row : row + 1], place, alone)[0], together[row])
+
+
+@pytest.mark.parametrize("norms", [False, True], ids=["plain", "norm per head"])
+def test_layer_operations(dtype: torch.dtype, norms: bool) -> None:
+    positions = torch.tensor(POSITIONS, device=DEVICE)
+    table = rotation_table(RopeScaling(10000.0), DIM, 200, dtype).to(DEVICE)
+    seen = twin.Seen(torch.zeros_like(positions), positions + 1)
+    start = normal(2 * KV, 200, DIM, seed=1).to(DEVICE, dtype)
+    stands = [twin.Stand(positions, seen, table, (start.clone(),), 1e-5) for _ in range(2)]
+    ops = fused.FusedOps(stands[0]), twin.torch_ops(stands[1])
+    qkv = normal(ROWS, HEADS + 2 * KV, DIM, seed=2).to(DEVICE, dtype)
+    qk_norm = (1 + 0.1 * normal(HEADS + KV, DIM, seed=3)).to(DEVICE, dtype) if norms else None
+    close(*(one.attend(0, qkv.clone(), qk_norm) for one in ops))
+    close(stands[0].places[0], stands[1].places[0])
+    hidden, delta = normal(ROWS, 72, seed=4).to(DEVICE, dtype), normal(ROWS, 72, seed=5).to(DEVICE, dtype)
+    weight = normal(72, seed=6).to(DEVICE, dtype)
+    close(*(one.norm(hidden, weight) for one in ops))
+    (summed, normed), (expected_sum, expected) = (one.add_norm(hidden, delta, weight) for one in ops)
+    assert torch.equal(summed, expected_sum)
+    close(normed, expected)
+    close(*(one.gate(normal(ROWS, 2 * 700, seed=7).to(DEVICE, dtype)) for one in ops))

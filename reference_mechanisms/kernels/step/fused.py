@@ -27,7 +27,7 @@ def fits(dtype: torch.dtype, head_dim: int) -> bool:
 
 
 @triton.jit
-def _add_norm(  # type: ignore[no-untyped-def]
+def _add_norm(
     hidden, delta, weight, summed, normed, size, eps, ADDS: tl.constexpr, BLOCK: tl.constexpr,
 ):  # fmt: skip
     row, columns = tl.program_id(0).to(tl.int64), tl.arange(0, BLOCK)
@@ -45,7 +45,7 @@ def _add_norm(  # type: ignore[no-untyped-def]
 
 
 @triton.jit
-def _rotate_write(  # type: ignore[no-untyped-def]
+def _rotate_write(
     qkv, gains, table, positions, place, capacity, eps,
     HEADS: tl.constexpr, KV: tl.constexpr, HALF: tl.constexpr, NORMS: tl.constexpr,
 ):  # fmt: skip
@@ -84,7 +84,7 @@ def _rotate_write(  # type: ignore[no-untyped-def]
 
 
 @triton.jit
-def _attend_chunk(  # type: ignore[no-untyped-def]
+def _attend_chunk(
     queries, row_stride, place, seen_low, seen_high, parts, capacity, chunks, scale,
     GROUPED: tl.constexpr, DIM: tl.constexpr, ROWS: tl.constexpr, SPAN: tl.constexpr,
 ):  # fmt: skip
@@ -119,7 +119,7 @@ def _attend_chunk(  # type: ignore[no-untyped-def]
 
 
 @triton.jit
-def _join_chunks(  # type: ignore[no-untyped-def]
+def _join_chunks(
     parts, seen_low, seen_high, out,
     CHUNKS: tl.constexpr, DIM: tl.constexpr, SPAN: tl.constexpr, BATCH: tl.constexpr,
 ):  # fmt: skip
@@ -147,7 +147,7 @@ def _join_chunks(  # type: ignore[no-untyped-def]
 
 
 @triton.jit
-def _gate(gate_up, out, size, BLOCK: tl.constexpr):  # type: ignore[no-untyped-def]
+def _gate(gate_up, out, size, BLOCK: tl.constexpr):
     row = tl.program_id(0).to(tl.int64)
     columns = tl.program_id(1) * BLOCK + tl.arange(0, BLOCK)
     inside = columns < size

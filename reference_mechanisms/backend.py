@@ -23,7 +23,7 @@ from reference_mechanisms.drafters.protocol import Drafter
 from reference_mechanisms.engine.decode import Decoder
 from reference_mechanisms.engine.graphs import Graphs
 from reference_mechanisms.engine.lanes import Lanes, Static
-from reference_mechanisms.engine.probe import Probe, probe
+from reference_mechanisms.engine.probe import Probe, probe, probe_lane
 from reference_mechanisms.engine.rules import Rules
 from reference_mechanisms.errors import DrafterError, RequestError, TargetError
 from reference_mechanisms.request import Event, Request, Sampling
@@ -75,11 +75,15 @@ class ReferenceSession:
         }
         self._recorder = decoder(None, self._lanes)
         self._probe: Probe = probe(self._target, _shapes(self._arms), batch=2)
+        self._single_probe: Probe | None = None
+        if self._lanes is not None:
+            lane, rows = self._lanes.checking(()), self._lanes.rows
+            self._single_probe = probe_lane(lane, self._target.config.vocab_size, rows)
         self._recorded: dict[tuple[int, ...], tuple[int, ...]] = {}
 
     def describe(self) -> dict[str, Any]:
         """Engine, device, kernels, what the probe found, and the drafter of each arm."""
-        found = self._probe
+        found, singles = self._probe, self._single_probe
         shapes = ", ".join(map(str, found.shapes))
         gpu = torch.cuda.get_device_name() if self._deployment.device == "cuda" else None
         return {
@@ -94,11 +98,16 @@ class ReferenceSession:
             # Random numbers hang on seed, prompt and position alone; a drawn draft, though, hangs on
             # the drafter's logits, which may round otherwise in another batch.
             "seeded": not any(settings.sampled for settings in self._arms.values()),
-            "row_invariant": found.row_invariant,
+            "row_invariant": (singles or found).row_invariant,
             "probe": (
                 f"logits of {found.positions} positions in shapes of {shapes} rows and "
                 f"in a batch of {found.batch}, against one-token steps: largest difference "
                 f"{found.largest_difference:g}"
+            ),
+            "probe_of_single_requests": singles
+            and (
+                f"logits of {singles.positions} positions as drafts in steps of {singles.shapes[0]} rows, "
+                f"against steps without drafts: largest difference {singles.largest_difference:g}"
             ),
             "verification": "chain; greedy by argmax, temperature above 0 by exact rejection sampling",
             "drafters": {name: settings.drafter for name, settings in self._arms.items()},

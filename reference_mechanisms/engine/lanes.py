@@ -149,6 +149,7 @@ class Lanes:
             TargetError: the cache does not fit the device.
         """
         self._target, self._static = target, static
+        self.rows = static.rows
         # A step may begin at the last position, and the next one's padding behind its end.
         self._positions = capacity + 2 * static.rows
         config = target.config

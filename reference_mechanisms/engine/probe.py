@@ -13,6 +13,7 @@ import torch
 from torch import Tensor
 
 from reference_mechanisms.engine.cache import KVCache
+from reference_mechanisms.engine.lanes import Lane
 from reference_mechanisms.engine.rows import Rows, Segment
 from reference_mechanisms.targets.llama import LlamaTarget
 
@@ -38,9 +39,7 @@ def probe(target: LlamaTarget, shapes: Sequence[int], batch: int) -> Probe:
         shapes: rows per forward, each at least 1.
         batch: requests decoded together; 1 tries no batch.
     """
-    vocabulary = target.config.vocab_size
-    # Tokens spread over the vocabulary; what they say does not matter, that every shape sees the same does.
-    ids = [(7 + 7919 * n) % vocabulary for n in range(PREFIX + COMPARED)]
+    ids = _ids(target.config.vocab_size)
     cache = target.new_cache(batch, len(ids))
     single = _logits(target, cache, ids, rows=1, slots=1)
     tried = [_logits(target, cache, ids, rows=rows, slots=1) for rows in sorted(set(shapes) - {1})]
@@ -50,6 +49,27 @@ def probe(target: LlamaTarget, shapes: Sequence[int], batch: int) -> Probe:
     differences = [float((found.double() - single.double()).abs().max()) for found in tried]
     equal = all(torch.equal(found, single) for found in tried)
     return Probe(equal, tuple(sorted(set(shapes))), batch, COMPARED, max(differences, default=0.0))
+
+
+def probe_lane(lane: Lane, vocabulary: int, rows: int) -> Probe:
+    """Compare logits of steps of fixed shape: rows that are drafts against rows that are anchors.
+
+    Args:
+        lane: for drafts of the host.
+        vocabulary: of the target.
+        rows: of a step.
+    """
+    ids = _ids(vocabulary)
+    single = torch.cat([lane.verify((token,), at).logits.clone() for at, token in enumerate(ids)])
+    starts = range(0, len(ids), rows)
+    found = torch.cat([lane.verify(ids[at : at + rows], at).logits.clone() for at in starts])
+    difference = float((found.double() - single.double()).abs().max())
+    return Probe(torch.equal(found, single), (rows,), 1, len(ids), difference)
+
+
+def _ids(vocabulary: int) -> list[int]:
+    """Tokens spread over the vocabulary; what they say does not matter, only that all shapes see them."""
+    return [(7 + 7919 * n) % vocabulary for n in range(PREFIX + COMPARED)]
 
 
 def _logits(target: LlamaTarget, cache: KVCache, ids: Sequence[int], rows: int, slots: int) -> Tensor:

@@ -12,6 +12,16 @@ def test_defaults_are_filled_in() -> None:
         drafter="ngram", drafts=7, ngram_min=2, ngram_max=4
     )
     assert parse_settings({"drafter": "none"}).drafts == 0
+    assert parse_settings({"drafter": "none"}).graphs is True
+
+
+def test_graphs_are_switched_off_for_any_drafter(tmp_path: Path) -> None:
+    folder = str(tmp_path)
+    for params in ({"drafter": "none"}, {"drafter": "replay"}, {"drafter": "ngram"}):
+        assert parse_settings({**params, "graphs": False}).graphs is False
+    assert parse_settings({"drafter": "eagle3", "checkpoint": folder, "graphs": False}).graphs is False
+    with pytest.raises(ParameterError, match="`graphs` must be true or false, got 1"):
+        parse_settings({"drafter": "none", "graphs": 1})
 
 
 def test_a_trained_drafter_drafts_as_many_as_its_checkpoint_unless_told(tmp_path: Path) -> None:

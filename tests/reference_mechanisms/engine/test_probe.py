@@ -7,7 +7,9 @@ import torch
 from torch import Tensor
 
 from reference_mechanisms.engine.cache import KVCache
-from reference_mechanisms.engine.probe import probe
+from reference_mechanisms.engine.graphs import Graphs
+from reference_mechanisms.engine.lanes import Lanes, Static
+from reference_mechanisms.engine.probe import probe, probe_lane
 from reference_mechanisms.engine.rows import Rows
 from reference_mechanisms.targets.llama import Forward, LlamaTarget, load_llama
 
@@ -52,3 +54,23 @@ def test_a_batch_that_leaks_into_its_neighbour_is_found(
     monkeypatch.setattr(type(target), "forward", leaking)
     assert not probe(target, (1,), batch=2).row_invariant
     assert probe(target, (1,), batch=1).row_invariant
+
+
+def test_steps_of_fixed_shape_are_found_invariant_or_not(
+    target: LlamaTarget, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    lanes = Lanes(target, 64, Static(8, Graphs(target.device)))
+    found = probe_lane(lanes.checking(()), target.config.vocab_size, 8)
+    assert found.row_invariant
+    assert found.largest_difference == 0.0
+    honest = type(target).logits
+
+    def shifted(self: LlamaTarget, hidden: Tensor) -> Tensor:
+        found = honest(self, hidden)
+        found[1:] = found[1:].nextafter(torch.full_like(found[1:], torch.inf))
+        return found
+
+    monkeypatch.setattr(type(target), "logits", shifted)
+    found = probe_lane(lanes.checking(()), target.config.vocab_size, 8)
+    assert not found.row_invariant
+    assert 0.0 < found.largest_difference < 1e-3

@@ -1,4 +1,4 @@
-"""``specpilot-harness weight12``: pack, verify, unpack and inspect model folders."""
+"""``specpilot-harness weight12``: pack, verify, unpack and inspect model folders, bench the kernels."""
 
 from __future__ import annotations
 
@@ -51,6 +51,13 @@ def register(subparsers: argparse._SubParsersAction[Parser], guard: Callable[[Ru
     inspecting.add_argument("--tensors", action="store_true", help="one line for each tensor")
     inspecting.set_defaults(run=guard(_inspect))
 
+    benching = commands.add_parser("bench", help="time the linears of a decoder's step on this GPU")
+    benching.add_argument("--out", type=Path, required=True, metavar="DIR", help="where the report goes")
+    benching.add_argument("--model", nargs="+", metavar="NAME", help="by default all; the first leads")
+    benching.add_argument("--tokens", type=int, nargs="+", default=[1, 8, 16, 32], metavar="M")
+    benching.add_argument("--rounds", type=int, default=15, metavar="R", help="replays of each graph")
+    benching.set_defaults(run=guard(_bench))
+
 
 def _pack(options: argparse.Namespace) -> int:
     from reference_mechanisms.weight12.folder import pack_folder  # noqa: PLC0415 - loads torch
@@ -101,6 +108,42 @@ def _inspect(options: argparse.Namespace) -> int:
         print(tabulate(rows, headers=headers, floatfmt=".3f"))
     _print_summary(options.folder)
     return EXIT_OK
+
+
+def _bench(options: argparse.Namespace) -> int:
+    import torch  # noqa: PLC0415
+
+    from reference_mechanisms.kernels.weight12.models import MODELS  # noqa: PLC0415
+    from reference_mechanisms.weight12.errors import CallError  # noqa: PLC0415
+
+    names = options.model or list(MODELS)
+    unknown = [name for name in names if name not in MODELS]
+    if unknown:
+        raise CallError(f"--model {unknown[0]}: not one of {', '.join(MODELS)}")
+    if options.rounds < 1 or not all(1 <= m <= 64 for m in options.tokens):
+        raise CallError("--tokens are 1 to 64, --rounds at least 1")
+    if not torch.cuda.is_available():
+        raise CallError("bench needs a CUDA device, and torch sees none")
+
+    from reference_mechanisms.kernels.weight12.bench_report import markdown, run, write  # noqa: PLC0415
+
+    command = " ".join(["specpilot-harness weight12 bench", *_told(options)])
+    summary = run(names, options.tokens, options.rounds, command)
+    write(options.out, summary)
+    print(markdown(summary))
+    return EXIT_OK
+
+
+def _told(options: argparse.Namespace) -> list[str]:
+    words = [
+        "--out",
+        str(options.out),
+        "--tokens",
+        *map(str, options.tokens),
+        "--rounds",
+        str(options.rounds),
+    ]
+    return [*words, "--model", *options.model] if options.model else words
 
 
 def _print_summary(folder: Path) -> None:

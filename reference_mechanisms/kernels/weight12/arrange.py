@@ -1,5 +1,7 @@
 """Weights in the order in which the kernels read them: units of 32 rows x 64 columns (see unit.cuh).
 
+A unit is two pieces of 16 rows. Palette numbers are kept apart, so that every piece starts on a cache line.
+
 The bytes are only moved, and nibbles regrouped: whatever the format holds exactly, this holds exactly.
 """
 
@@ -11,10 +13,11 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
+from reference_mechanisms.kernels.weight12.raw_rows import regroup
 from reference_mechanisms.kernels.weight12.schedule import STRIP, TILE, Split, split
-from reference_mechanisms.weight12.layout import CLASSES, HALF
+from reference_mechanisms.weight12.layout import CLASSES, HALF, RAW_ROW
 
-PALETTES = 256  # entries of the table that a kernel copies; the last is that of raw rows
+PALETTES = 256  # entries of the table that a kernel copies; the last is that of raw groups
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
@@ -24,20 +27,20 @@ class Arranged:
     Attributes:
         rows: N, without padding.
         columns: K.
-        split: how it is divided; for `raw_rows`, that of the whole matrix but for its own row count.
-        units: bytes [strips, tiles, unit].
+        split: how it is divided.
+        units: bytes [strips, tiles, 2 pieces].
+        numbers: palette numbers [strips, tiles, 32]; None if the units hold bf16.
         palettes: [256, 8] bytes; None if the units hold bf16.
-        row_of: int32 [rows], output column of each row; None if its own number.
-        raw_rows: rows that the packed units do not hold, as bf16 units.
+        highs: high bytes of raw groups [G, 64]; None if there are none.
     """
 
     rows: int
     columns: int
     split: Split
     units: Tensor
+    numbers: Tensor | None = None
     palettes: Tensor | None = None
-    row_of: Tensor | None = None
-    raw_rows: Arranged | None = None
+    highs: Tensor | None = None
 
     @property
     def raw(self) -> bool:
@@ -47,8 +50,8 @@ class Arranged:
     @property
     def stored_bytes(self) -> int:
         """Bytes that one product reads."""
-        more = self.raw_rows.stored_bytes if self.raw_rows is not None else 0
-        return self.units.numel() + (0 if self.palettes is None else self.palettes.numel()) + more
+        parts = (self.units, self.numbers, self.palettes, self.highs)
+        return sum(part.numel() for part in parts if part is not None)
 
 
 def arrange(arrays: Mapping[str, Tensor], columns: int) -> Arranged:
@@ -58,43 +61,51 @@ def arrange(arrays: Mapping[str, Tensor], columns: int) -> Arranged:
         arrays: lo, code, pidx, ptab, rawrow and rawval.
         columns: K.
     """
-    lo, code, pidx = arrays["lo"], arrays["code"], arrays["pidx"]
-    rows, q = pidx.shape
+    rows, q = arrays["pidx"].shape
     found = split(rows, columns)
     strips = found.rows // STRIP
-    low = _padded(lo, found.rows).reshape(strips, 4, 8, q, 4, 16).permute(0, 3, 1, 2, 4, 5)
-    words = _padded(_words(code), found.rows).reshape(strips, 2, 2, 8, q, 4, 8).permute(0, 4, 1, 3, 5, 2, 6)
-    numbers = _padded(pidx, found.rows).reshape(strips, 4, 8, q).permute(0, 3, 2, 1)
-    parts = [part.reshape(strips, q, -1) for part in (low, words, numbers)]
+    lo, code, pidx = (_padded(arrays[name], found.rows) for name in ("lo", "code", "pidx"))
+    highs = None
+    raw = arrays["rawrow"].long()
+    if len(raw):
+        groups = regroup(arrays)
+        lo, code, pidx = (
+            whole.index_copy(0, raw, part)
+            for whole, part in ((lo, groups.lo), (code, groups.code), (pidx, groups.numbers))
+        )
+        highs = groups.highs if len(groups.highs) else None
+    words = _words(code)
+    if highs is not None:
+        where = (pidx == RAW_ROW).nonzero()  # row by row, as `highs`
+        index = torch.arange(len(where), dtype=torch.int32, device=code.device)
+        words.view(torch.int32).reshape(found.rows, q, 4, 2)[where[:, 0], where[:, 1], :, 0] = index[:, None]
+    low = lo.reshape(strips, 2, 2, 8, q, 4, 16).permute(0, 4, 1, 2, 3, 5, 6)
+    words = words.reshape(strips, 2, 2, 8, q, 4, 8).permute(0, 4, 1, 3, 5, 2, 6)
+    numbers = pidx.reshape(strips, 4, 8, q).permute(0, 3, 2, 1)
+    units = torch.cat([part.reshape(strips, q, 2, -1) for part in (low, words)], 3)
     table = torch.zeros((PALETTES, CLASSES), dtype=torch.uint8, device=lo.device)
     table[: len(arrays["ptab"])] = arrays["ptab"]
-    raw_rows = None
-    if len(arrays["rawrow"]):
-        row_of = arrays["rawrow"].to(torch.int32)
-        raw_rows = arrange_raw(arrays["rawval"], cluster=found.cluster, row_of=row_of)
     return Arranged(
-        rows=rows, columns=columns, split=found, units=torch.cat(parts, 2), palettes=table, raw_rows=raw_rows
+        rows=rows,
+        columns=columns,
+        split=found,
+        units=units.reshape(strips, q, -1),
+        numbers=numbers.reshape(strips, q, -1),
+        palettes=table,
+        highs=highs,
     )
 
 
-def arrange_raw(weight: Tensor, *, cluster: int | None = None, row_of: Tensor | None = None) -> Arranged:
-    """A bf16 matrix [N, K] for the twin.
-
-    Args:
-        weight: the matrix.
-        cluster: cut sums as for a cluster of this size; by default that of the matrix itself.
-        row_of: int32 [N], output column of each row.
-    """
+def arrange_raw(weight: Tensor) -> Arranged:
+    """A bf16 matrix [N, K] for the twin."""
     rows, columns = weight.shape
     found = split(rows, columns)
-    if cluster is not None:
-        found = Split(rows=found.rows, tiles=found.tiles, cluster=cluster)
     bits = weight.view(torch.int16)
     padded = torch.nn.functional.pad(bits, (0, found.tiles * TILE - columns, 0, found.rows - rows))
     strips = found.rows // STRIP
     units = padded.reshape(strips, 4, 8, found.tiles, 4, 2, 8).permute(0, 3, 1, 5, 2, 4, 6)
     units = units.contiguous().view(torch.uint8).reshape(strips, found.tiles, -1)
-    return Arranged(rows=rows, columns=columns, split=found, units=units, row_of=row_of)
+    return Arranged(rows=rows, columns=columns, split=found, units=units)
 
 
 def _padded(array: Tensor, rows: int) -> Tensor:

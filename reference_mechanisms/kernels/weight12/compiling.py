@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import functools
 import importlib
+from collections.abc import Sequence
 from importlib import resources
 
 from reference_mechanisms.kernels.weight12.schedule import Variant
 
 SOURCES = ("ptx.cuh", "unit.cuh", "stream.cu")
 ENTRY = "weight12_stream"
+READING_ENTRY = "weight12_read"
 
 
 def source() -> str:
@@ -18,13 +20,34 @@ def source() -> str:
     return "\n".join(here.joinpath(name).read_text() for name in SOURCES)
 
 
+def reading_source() -> str:
+    """The CUDA C++ of the kernel that only reads."""
+    return resources.files(__package__).joinpath("read.cu").read_text()
+
+
 @functools.cache
 def compile_cubin(variant: Variant, architecture: str) -> bytes:
-    """Machine code of one kernel.
+    """Machine code of one kernel for an architecture such as `sm_90`; errors as in `compile_text`."""
+    macros = (
+        ("NT", variant.blocks),
+        ("RAW", int(variant.raw)),
+        ("CLUSTER", variant.cluster),
+        ("WK", variant.warps_k),
+        ("WARPS", variant.warps),
+        ("PIECES", variant.pieces),
+        ("BATCH", variant.batch),
+        ("CTAS", variant.ctas),
+    )
+    return compile_text(source(), architecture, macros)
+
+
+def compile_text(text: str, architecture: str, macros: Sequence[tuple[str, int]] = ()) -> bytes:
+    """Machine code of CUDA C++.
 
     Args:
-        variant: the kernel.
+        text: the program.
         architecture: such as `sm_90`.
+        macros: names and their values.
 
     Raises:
         ImportError: cuda.core is not installed.
@@ -33,8 +56,6 @@ def compile_cubin(variant: Variant, architecture: str) -> bytes:
     core = importlib.import_module("cuda.core")
     if not hasattr(core, "Program"):
         core = importlib.import_module("cuda.core.experimental")
-    macros = {"NT": variant.blocks, "RAW": int(variant.raw), "SLOTS": variant.slots, "CTAS": variant.ctas}
-    options = core.ProgramOptions(
-        arch=architecture, std="c++17", define_macro=[(name, str(value)) for name, value in macros.items()]
-    )
-    return bytes(core.Program(source(), "c++", options).compile("cubin").code)
+    defined = [(name, str(value)) for name, value in macros]
+    options = core.ProgramOptions(arch=architecture, std="c++17", define_macro=defined or None)
+    return bytes(core.Program(text, "c++", options).compile("cubin").code)

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import ctypes
 import functools
-import importlib
 from typing import Any
 
 import torch
@@ -17,40 +16,28 @@ from torch import Tensor
 
 from reference_mechanisms.kernels.weight12.arrange import Arranged
 from reference_mechanisms.kernels.weight12.compiling import ENTRY, compile_cubin
-from reference_mechanisms.kernels.weight12.schedule import (
-    ADDERS,
-    FULL_BYTES,
-    MAX_TOKENS,
-    SHARED_BYTES,
-    WARPS,
-    Variant,
-    variant,
-)
+from reference_mechanisms.kernels.weight12.driver import architecture, attribute, check, driver, grid, load
+from reference_mechanisms.kernels.weight12.schedule import MAX_TOKENS, Limits, Variant, variant
 
 _POINTER, _INT, _LONG = ctypes.c_void_p, ctypes.c_int, ctypes.c_longlong
-_TYPES = (_POINTER,) * 5 + (_INT,) * 5 + (_LONG,) * 2 + (_INT,)
+_TYPES = (_POINTER,) * 6 + (_INT,) * 5 + (_LONG,) * 2
 
 
-def linear(x: Tensor, weight: Arranged, out: Tensor | None = None, *, early: bool = True) -> Tensor:
+def linear(x: Tensor, weight: Arranged, out: Tensor | None = None) -> Tensor:
     """X W^T, rounded to bf16 once.
 
     Args:
         x: [M, K] bf16 on the weight's device, 1 <= M <= 64; its rows may be apart.
         weight: arranged, and complete (see above).
         out: [M, N] bf16 to write, its rows may be apart; allocated if None.
-        early: let the next kernel start at this one's beginning, not at its end.
 
     Raises:
         ValueError: shapes, types or devices do not fit.
     """
     out = _checked(x, weight, out)
-    found = variant(weight.split, len(x), raw=weight.raw)
-    step = 8 * found.blocks
+    step = 8 * _variant(weight, len(x)).blocks
     for start in range(0, len(x), step):
-        _launch(x[start : start + step], weight, out[start : start + step], early)
-    if weight.raw_rows is not None:
-        for start in range(0, len(x), step):
-            _launch(x[start : start + step], weight.raw_rows, out[start : start + step], early)
+        _launch(x[start : start + step], weight, out[start : start + step])
     return out
 
 
@@ -75,27 +62,24 @@ def _checked(x: Tensor, weight: Arranged, out: Tensor | None) -> Tensor:
     return out
 
 
-def _launch(x: Tensor, weight: Arranged, out: Tensor, early: bool) -> None:
-    found = variant(weight.split, len(x), raw=weight.raw)
-    function, clusters = _function(found, weight.split.cluster, x.device.index)
-    driver = _driver()
-    config = driver.CUlaunchConfig()
-    config.gridDimX = min(clusters, weight.split.groups) * weight.split.cluster
-    config.gridDimY = config.gridDimZ = config.blockDimY = config.blockDimZ = 1
-    config.blockDimX = 32 * (WARPS + ADDERS)
-    config.sharedMemBytes = found.shared_bytes
-    config.hStream = driver.CUstream(torch.cuda.current_stream(x.device).cuda_stream)
-    overlap = driver.CUlaunchAttribute()
-    overlap.id = driver.CUlaunchAttributeID.CU_LAUNCH_ATTRIBUTE_PROGRAMMATIC_STREAM_SERIALIZATION
-    overlap.value.programmaticStreamSerializationAllowed = 1
-    config.attrs = [_cluster_attribute(weight.split.cluster), overlap]
-    config.numAttrs = 2
+def _variant(weight: Arranged, tokens: int) -> Variant:
+    return variant(weight.split, tokens, raw=weight.raw, limits=_limits(weight.units.device.index))
+
+
+def _launch(x: Tensor, weight: Arranged, out: Tensor) -> None:
+    found = _variant(weight, len(x))
+    function, clusters = _function(found, x.device.index)
+    dependent = driver().CUlaunchAttribute()
+    dependent.id = driver().CUlaunchAttributeID.CU_LAUNCH_ATTRIBUTE_PROGRAMMATIC_STREAM_SERIALIZATION
+    dependent.value.programmaticStreamSerializationAllowed = 1
+    config = _grid(found, min(clusters, weight.split.groups), found.shared_bytes, dependent)
     values = (
         weight.units.data_ptr(),
-        0 if weight.palettes is None else weight.palettes.data_ptr(),
+        _address(weight.numbers),
+        _address(weight.palettes),
+        _address(weight.highs),
         x.data_ptr(),
         out.data_ptr(),
-        0 if weight.row_of is None else weight.row_of.data_ptr(),
         len(x),
         weight.rows,
         weight.columns,
@@ -103,54 +87,40 @@ def _launch(x: Tensor, weight: Arranged, out: Tensor, early: bool) -> None:
         weight.split.groups,
         x.stride(0),
         out.stride(0),
-        int(early),
     )
-    _check(driver.cuLaunchKernelEx(config, function, (values, _TYPES), 0))
+    check(driver().cuLaunchKernelEx(config, function, (values, _TYPES), 0))
+
+
+def _address(tensor: Tensor | None) -> int:
+    return 0 if tensor is None else tensor.data_ptr()
+
+
+def _grid(found: Variant, clusters: int, shared_bytes: int, *more: Any) -> Any:
+    config = grid(clusters * found.cluster, 32 * found.warps, shared_bytes)
+    shape = driver().CUlaunchAttribute()
+    shape.id = driver().CUlaunchAttributeID.CU_LAUNCH_ATTRIBUTE_CLUSTER_DIMENSION
+    shape.value.clusterDim.x, shape.value.clusterDim.y, shape.value.clusterDim.z = found.cluster, 1, 1
+    config.attrs = [shape, *more]
+    config.numAttrs = 1 + len(more)
+    return config
 
 
 @functools.cache
-def _function(found: Variant, cluster: int, device: int) -> tuple[Any, int]:
+def _limits(device: int) -> Limits:
+    """Shared memory of a device."""
+    return Limits(
+        multiprocessor=attribute("MAX_SHARED_MEMORY_PER_MULTIPROCESSOR", device),
+        cta=attribute("MAX_SHARED_MEMORY_PER_BLOCK_OPTIN", device),
+        reserved=attribute("RESERVED_SHARED_MEMORY_PER_BLOCK", device),
+    )
+
+
+@functools.cache
+def _function(found: Variant, device: int) -> tuple[Any, int]:
     """The loaded kernel, and how many of its clusters the device holds at once."""
-    driver = _driver()
-    major, minor = torch.cuda.get_device_capability(device)
-    torch.cuda.current_stream(device).synchronize()  # the context exists
-    module = _check(driver.cuModuleLoadData(compile_cubin(found, f"sm_{major}{minor}")))
-    function = _check(driver.cuModuleGetFunction(module, ENTRY.encode()))
-    size = driver.CUfunction_attribute.CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES
-    _check(driver.cuFuncSetAttribute(function, size, FULL_BYTES))
-    config = driver.CUlaunchConfig()
-    config.gridDimX = cluster
-    config.gridDimY = config.gridDimZ = config.blockDimY = config.blockDimZ = 1
-    config.blockDimX = 32 * (WARPS + ADDERS)
+    limits = _limits(device)
+    function = load(compile_cubin(found, architecture(device)), ENTRY, device, limits.cta)
     # One CTA a multiprocessor: the other half is for the kernel that comes next.
-    config.sharedMemBytes = max(found.shared_bytes, SHARED_BYTES + 2048)
-    config.attrs = [_cluster_attribute(cluster)]
-    config.numAttrs = 1
-    clusters = int(_check(driver.cuOccupancyMaxActiveClusters(function, config)))
+    alone = max(found.shared_bytes, min(limits.cta, limits.for_each_of(2) + 2048))
+    clusters = int(check(driver().cuOccupancyMaxActiveClusters(function, _grid(found, 1, alone))))
     return function, max(1, clusters)
-
-
-def _cluster_attribute(cluster: int) -> Any:
-    driver = _driver()
-    attribute = driver.CUlaunchAttribute()
-    attribute.id = driver.CUlaunchAttributeID.CU_LAUNCH_ATTRIBUTE_CLUSTER_DIMENSION
-    attribute.value.clusterDim.x = cluster
-    attribute.value.clusterDim.y = attribute.value.clusterDim.z = 1
-    return attribute
-
-
-@functools.cache
-def _driver() -> Any:
-    return importlib.import_module("cuda.bindings.driver")
-
-
-def _check(answer: tuple[Any, ...]) -> Any:
-    """The value of a driver call.
-
-    Raises:
-        RuntimeError: the driver reports an error.
-    """
-    error, *values = answer
-    if int(error) != 0:
-        raise RuntimeError(f"CUDA driver: {error}")
-    return values[0] if values else None

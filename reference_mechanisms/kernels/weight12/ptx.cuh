@@ -8,56 +8,35 @@ __device__ __forceinline__ u32 shared_address(const void* pointer) {
     return static_cast<u32>(__cvta_generic_to_shared(pointer));
 }
 
-// ---- barriers that count bytes: one per slot of a warp's ring -------------------------------------------------
-__device__ __forceinline__ void bar_init(u32 bar, u32 count) {
-    asm volatile("mbarrier.init.shared::cta.b64 [%0], %1;" ::"r"(bar), "r"(count) : "memory");
+// ---- copies from global into shared memory, each by and for one thread -----------------------------------------
+// Weights: sixteen bytes, past L1, the line whole into L2.
+__device__ __forceinline__ void copy16(u32 to, const void* from) {
+    asm volatile("cp.async.cg.shared.global.L2::128B [%0], [%1], 16;" ::"r"(to), "l"(from) : "memory");
 }
 
-__device__ __forceinline__ void bar_publish() {
-    asm volatile("fence.mbarrier_init.release.cluster;\n\tfence.proxy.async.shared::cta;" ::: "memory");
+__device__ __forceinline__ void copy4(u32 to, const void* from) {
+    asm volatile("cp.async.ca.shared.global.L2::128B [%0], [%1], 4;" ::"r"(to), "l"(from) : "memory");
 }
 
-// What was read so far is read before any bulk copy that comes after a barrier writes over it. Without this the
-// last loads of a unit were, once in some thousand launches, overtaken by the copy that refills its slot.
-__device__ __forceinline__ void reads_before_copies() { asm volatile("fence.proxy.async.shared::cta;" ::: "memory"); }
+__device__ __forceinline__ void commit_copies() { asm volatile("cp.async.commit_group;" ::: "memory"); }
 
-__device__ __forceinline__ void bar_expect(u32 bar, u32 bytes) {
-    asm volatile("mbarrier.arrive.expect_tx.shared::cta.b64 _, [%0], %1;" ::"r"(bar), "r"(bytes) : "memory");
+// All groups of this thread's copies but the last `PENDING` are there.
+template <int PENDING>
+__device__ __forceinline__ void wait_for_copies() {
+    asm volatile("cp.async.wait_group %0;" ::"n"(PENDING) : "memory");
 }
 
-__device__ __forceinline__ void bar_wait(u32 bar, u32 parity) {
-    asm volatile(
-        "{\n\t.reg .pred done;\n"
-        "again:\n\t"
-        "mbarrier.try_wait.parity.shared::cta.b64 done, [%0], %1, 0x989680;\n\t"
-        "@done bra over;\n\tbra again;\n"
-        "over:\n\t}" ::"r"(bar), "r"(parity) : "memory");
+// ---- global memory that another grid may have written a moment ago: never from L1 --------------------------------
+__device__ __forceinline__ uint4 load16_global(const void* from) {
+    uint4 v;
+    asm volatile("ld.global.cg.v4.u32 {%0, %1, %2, %3}, [%4];" : "=r"(v.x), "=r"(v.y), "=r"(v.z), "=r"(v.w) : "l"(from) : "memory");
+    return v;
 }
 
-__device__ __forceinline__ void bar_arrive(u32 bar) {
-    asm volatile("mbarrier.arrive.release.cta.shared::cta.b64 _, [%0];" ::"r"(bar) : "memory");
-}
-
-__device__ __forceinline__ void bar_arrive_cluster(u32 bar, u32 rank) {
-    u32 there;
-    asm volatile("mapa.shared::cluster.u32 %0, %1, %2;" : "=r"(there) : "r"(bar), "r"(rank));
-    asm volatile("mbarrier.arrive.release.cluster.shared::cluster.b64 _, [%0];" ::"r"(there) : "memory");
-}
-
-__device__ __forceinline__ void bar_wait_cluster(u32 bar, u32 parity) {
-    asm volatile(
-        "{\n\t.reg .pred done;\n"
-        "again:\n\t"
-        "mbarrier.try_wait.parity.acquire.cluster.shared::cta.b64 done, [%0], %1, 0x989680;\n\t"
-        "@done bra over;\n\tbra again;\n"
-        "over:\n\t}" ::"r"(bar), "r"(parity) : "memory");
-}
-
-// Bytes of global memory into shared memory; `bar` counts them when they are there.
-__device__ __forceinline__ void bulk_load(u32 to, const u8* from, u32 bytes, u32 bar) {
-    asm volatile("cp.async.bulk.shared::cluster.global.mbarrier::complete_tx::bytes [%0], [%1], %2, [%3];" ::"r"(to),
-                 "l"(from), "r"(bytes), "r"(bar)
-                 : "memory");
+__device__ __forceinline__ u16 load2_global(const u16* from) {
+    u16 v;
+    asm volatile("ld.global.cg.u16 %0, [%1];" : "=h"(v) : "l"(from) : "memory");
+    return v;
 }
 
 // ---- shared memory ---------------------------------------------------------------------------------------------
@@ -79,27 +58,55 @@ __device__ __forceinline__ u32 load4(u32 at) {
     return v;
 }
 
-// ---- clusters and dependent launches ---------------------------------------------------------------------------
+__device__ __forceinline__ void store16(u32 at, uint4 v) {
+    asm volatile("st.shared.v4.u32 [%0], {%1, %2, %3, %4};" ::"r"(at), "r"(v.x), "r"(v.y), "r"(v.z), "r"(v.w) : "memory");
+}
+
+// ---- clusters, barriers and dependent launches -----------------------------------------------------------------
 __device__ __forceinline__ u32 cluster_rank() {
     u32 v;
     asm volatile("mov.u32 %0, %%cluster_ctarank;" : "=r"(v));
     return v;
 }
 
-__device__ __forceinline__ u32 cluster_size() {
-    u32 v;
-    asm volatile("mov.u32 %0, %%cluster_nctarank;" : "=r"(v));
-    return v;
-}
-
-__device__ __forceinline__ void cluster_arrive() { asm volatile("barrier.cluster.arrive.release.aligned;" ::: "memory"); }
+// CTAs of a cluster meet once, when they have initialised their mailboxes' barriers. Later they talk through those
+// alone: a release over the cluster is a fence over the whole device and waits for everything in flight.
+__device__ __forceinline__ void cluster_arrive() { asm volatile("barrier.cluster.arrive.relaxed.aligned;" ::: "memory"); }
 __device__ __forceinline__ void cluster_wait() { asm volatile("barrier.cluster.wait.acquire.aligned;" ::: "memory"); }
 
-__device__ __forceinline__ void store16_cluster(u32 at, u32 rank, float4 v) {
-    u32 there;
-    asm volatile("mapa.shared::cluster.u32 %0, %1, %2;" : "=r"(there) : "r"(at), "r"(rank));
-    asm volatile("st.shared::cluster.v4.f32 [%0], {%1, %2, %3, %4};" ::"r"(there), "f"(v.x), "f"(v.y), "f"(v.z), "f"(v.w)
-                 : "memory");
+__device__ __forceinline__ void mail_init(u32 bar) {
+    asm volatile("mbarrier.init.shared::cta.b64 [%0], 1;" ::"r"(bar) : "memory");
+}
+
+__device__ __forceinline__ void mail_publish() { asm volatile("fence.mbarrier_init.release.cluster;" ::: "memory"); }
+
+__device__ __forceinline__ void mail_expect(u32 bar, u32 bytes) {
+    asm volatile("mbarrier.arrive.expect_tx.relaxed.cluster.shared::cta.b64 _, [%0], %1;" ::"r"(bar), "r"(bytes) : "memory");
+}
+
+__device__ __forceinline__ void mail_wait(u32 bar, u32 parity) {
+    asm volatile(
+        "{\n\t.reg .pred done;\n"
+        "again:\n\t"
+        "mbarrier.try_wait.parity.acquire.cluster.shared::cta.b64 done, [%0], %1;\n\t"
+        "@done bra over;\n\tbra again;\n"
+        "over:\n\t}" ::"r"(bar), "r"(parity) : "memory");
+}
+
+// Four floats to `at` in the shared memory of CTA `rank`; the barrier `bar` there counts the bytes.
+__device__ __forceinline__ void mail(u32 at, u32 bar, u32 rank, float4 v) {
+    asm volatile(
+        "{\n\t.reg .b32 there, bell;\n\t"
+        "mapa.shared::cluster.u32 there, %0, %2;\n\t"
+        "mapa.shared::cluster.u32 bell, %1, %2;\n\t"
+        "st.async.shared::cluster.mbarrier::complete_tx::bytes.v4.f32 [there], {%3, %4, %5, %6}, [bell];\n\t}" ::"r"(at),
+        "r"(bar), "r"(rank), "f"(v.x), "f"(v.y), "f"(v.z), "f"(v.w)
+        : "memory");
+}
+
+// A barrier of `threads` threads, whole warps, of one CTA.
+__device__ __forceinline__ void barrier(int name, int threads) {
+    asm volatile("bar.sync %0, %1;" ::"r"(name), "r"(threads) : "memory");
 }
 
 __device__ __forceinline__ void let_next_grid_start() { asm volatile("griddepcontrol.launch_dependents;" ::: "memory"); }
@@ -112,6 +119,17 @@ __device__ __forceinline__ void mma(float (&d)[4], const u32 (&a)[4], u32 b0, u3
         "{%0, %1, %2, %3};"
         : "+f"(d[0]), "+f"(d[1]), "+f"(d[2]), "+f"(d[3])
         : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b0), "r"(b1));
+}
+
+// Four of eight bytes, by the nibbles of `chosen`, whose bits 3 must be 0. (The C++ word for it would mask them again.)
+__device__ __forceinline__ u32 permuted(u32 a, u32 b, u32 chosen) {
+    u32 r;
+    asm("prmt.b32 %0, %1, %2, %3;" : "=r"(r) : "r"(a), "r"(b), "r"(chosen));
+    return r;
+}
+
+__device__ __forceinline__ float4 plus(float4 a, float4 b) {
+    return make_float4(a.x + b.x, a.y + b.y, a.z + b.z, a.w + b.w);
 }
 
 __device__ __forceinline__ u16 to_bf16(float v) {

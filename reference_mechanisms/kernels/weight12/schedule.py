@@ -1,8 +1,8 @@
-"""How a product is divided: over clusters by (N, K) alone, into shared memory by the tokens.
+"""How a product is divided: over CTAs and warps by (N, K) alone, into shared memory by tokens and device.
 
-The sum of an output element is cut at fixed columns: `cluster` CTAs times four warps, each in column
-order. Tokens change neither the cuts nor the instruction, so a token's result is the same alone and
-among 63 others.
+The sum of an output element is cut at fixed columns: `cluster` CTAs times `warps_k` warps, each in column
+order. Neither tokens nor device change the cuts or the instruction, so a token's result is the same alone
+and among 63 others.
 """
 
 from __future__ import annotations
@@ -11,20 +11,49 @@ from dataclasses import dataclass
 
 STRIP = 32  # rows that a warp takes at once
 TILE = 64  # columns of a unit
-WARPS = 8
-ADDERS = 2  # warps that add what the others leave
-WARPS_K = 4  # warps that share the columns of a strip
-GROUP_ROWS = STRIP * WARPS // WARPS_K  # rows of a pass of one cluster
-UNIT_BYTES = {False: 3104, True: 4096}  # of packed and of raw weights
+PASS_ROWS = 256  # of a CTA whose warps do not share columns
+SLOT_BYTES = {False: 1536 + 128, True: 2048}  # of 16 rows of a unit in a ring: packed with numbers, raw
+MAX_PIECES = {8: 8, 16: 4}  # in a warp's ring, by warps of a CTA
+MIN_RING = 32 << 10  # bytes of the rings of a multiprocessor's CTA: less does not keep memory busy
+GOOD_RING = 48 << 10
 
-BLOCKS = (1, 2, 4)  # blocks of 8 tokens that a kernel is compiled for
+BLOCKS = (1, 2, 4, 8)  # blocks of 8 tokens that a kernel is compiled for
 MAX_TOKENS = 64
-X_TILES = 24  # of a CTA, if a cluster of eight can have so few
+LAYOUTS = {  # warps and CTAs on a multiprocessor, by blocks, first choice first
+    1: ((16, 1), (8, 1)),
+    2: ((16, 1), (8, 1)),
+    4: ((8, 1),),
+    8: ((8, 1),),
+}
+MAX_BATCH = 4  # passes of one block of tokens whose sums are exchanged at once
+X_TILES = 32  # of a CTA, if a cluster of eight can have so few
 CLUSTERS = (1, 2, 4, 8)
-NOMINAL_CTAS = 128  # the clusters of an H100 or H200 hold no more
-FULL_BYTES = 227 * 1024  # shared memory of one CTA on sm_90
-SHARED_BYTES = 113 * 1024  # and of two CTAs on one multiprocessor
-MAX_SLOTS = 4
+WARPS_K = (8, 4, 2)
+NOMINAL_CTAS = 128  # what splits are made for; a device may run more or fewer at once
+PASS_COST = 0.1  # of a pass, beside its units
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Limits:
+    """Shared memory of a device, in bytes.
+
+    Attributes:
+        multiprocessor: of one multiprocessor.
+        cta: the most that one CTA may have.
+        reserved: of every CTA, for the system.
+    """
+
+    multiprocessor: int
+    cta: int
+    reserved: int
+
+    def for_each_of(self, ctas: int) -> int:
+        """What each of so many CTAs on one multiprocessor may have."""
+        return min(self.cta, self.multiprocessor // ctas - self.reserved)
+
+
+HOPPER = Limits(multiprocessor=228 << 10, cta=227 << 10, reserved=1 << 10)
+BLACKWELL_RTX = Limits(multiprocessor=100 << 10, cta=99 << 10, reserved=1 << 10)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -35,16 +64,23 @@ class Split:
         rows: N padded to whole passes.
         tiles: units of a strip.
         cluster: CTAs that share the columns.
+        warps_k: warps of a CTA that share its columns.
     """
 
     rows: int
     tiles: int
     cluster: int
+    warps_k: int
+
+    @property
+    def group_rows(self) -> int:
+        """Rows of a pass of one cluster."""
+        return PASS_ROWS // self.warps_k
 
     @property
     def groups(self) -> int:
         """Passes of all clusters together."""
-        return self.rows // GROUP_ROWS
+        return self.rows // self.group_rows
 
     @property
     def x_tiles(self) -> int:
@@ -59,52 +95,91 @@ class Variant:
     Attributes:
         blocks: of 8 tokens.
         raw: whether it reads bf16.
-        slots: of each warp's ring.
+        cluster: as in the split.
+        warps_k: as in the split.
+        warps: of a CTA; of eight each takes 32 rows, of sixteen 16.
+        pieces: of 16 rows in each warp's ring.
+        batch: passes whose sums are exchanged at once.
         ctas: that fit on one multiprocessor.
         shared_bytes: of a CTA.
     """
 
     blocks: int
     raw: bool
-    slots: int
+    cluster: int
+    warps_k: int
+    warps: int
+    pieces: int
+    batch: int
     ctas: int
     shared_bytes: int
 
 
 def split(rows: int, columns: int) -> Split:
-    """The split of a matrix [rows, columns]."""
+    """The split of a matrix [rows, columns]: the one whose slowest warp has least to do."""
     tiles = -(-columns // TILE)
-    groups = -(-rows // GROUP_ROWS)
-    fitting = [size for size in CLUSTERS if tiles <= X_TILES * size] or [CLUSTERS[-1]]
+    clusters = [size for size in CLUSTERS if tiles <= X_TILES * size] or [CLUSTERS[-1]]
 
-    def cost(size: int) -> float:
-        clusters = NOMINAL_CTAS // size
-        even = groups / clusters
-        return size / 400 + -(-groups // clusters) / even  # a smaller cluster, unless CTAs would idle
+    def cost(found: Split) -> float:
+        passes = -(-found.groups // (NOMINAL_CTAS // found.cluster))
+        parts = found.cluster * found.warps_k
+        units = (-(-tiles // parts) + tiles / parts) / 2  # the warps of a team wait for each other in part
+        return passes * (units + PASS_COST)
 
-    return Split(rows=groups * GROUP_ROWS, tiles=tiles, cluster=min(fitting, key=cost))
+    candidates = []
+    for cluster in clusters:
+        for warps_k in WARPS_K:
+            group = PASS_ROWS // warps_k
+            padded = -(-rows // group) * group
+            candidates.append(Split(rows=padded, tiles=tiles, cluster=cluster, warps_k=warps_k))
+    least = min(cost(found) for found in candidates)
+    return next(found for found in candidates if cost(found) <= 1.02 * least)
 
 
-def variant(found: Split, tokens: int, *, raw: bool) -> Variant:
+def variant(found: Split, tokens: int, *, raw: bool, limits: Limits = HOPPER) -> Variant:
     """The kernel for so many tokens; it takes fewer at once if their x does not fit.
+
+    Few tokens take sixteen warps of 16 rows, many take eight of 32: a warp reads all of x for its rows.
 
     Raises:
         ValueError: not even 8 tokens of so many columns fit.
     """
-    wanted = next((b for b in BLOCKS if tokens <= 8 * b), BLOCKS[-1])
-    for blocks in reversed([b for b in BLOCKS if b <= wanted]):
-        for limit, ctas in ((SHARED_BYTES, 2), (FULL_BYTES, 1)):
-            for slots in range(MAX_SLOTS, 1, -1):
-                needed = shared_bytes(found, blocks, slots, raw=raw)
-                if needed <= limit:
-                    return Variant(blocks=blocks, raw=raw, slots=slots, ctas=ctas, shared_bytes=needed)
-    raise ValueError(f"{found.tiles * TILE} columns are too many for shared memory")
+    wanted = next(blocks for blocks in BLOCKS if tokens <= 8 * blocks)
+    for blocks in reversed(BLOCKS[: BLOCKS.index(wanted) + 1]):
+        for warps, ctas in LAYOUTS[blocks]:
+            fitting = fit(found, blocks, warps, ctas, raw=raw, limits=limits)
+            if fitting is not None:
+                return fitting
+    raise ValueError(f"{found.tiles * TILE} columns are too many for {limits.cta} bytes of shared memory")
 
 
-def shared_bytes(found: Split, blocks: int, slots: int, *, raw: bool) -> int:
-    """Shared memory of a CTA: ring, partial sums, inbox, palettes, barriers, x."""
-    ring = WARPS * slots * UNIT_BYTES[raw]
-    pieces = 2 * (WARPS // WARPS_K) * blocks * 32 * 16
-    return (
-        ring + WARPS_K * pieces + 2 * pieces + 2048 + WARPS * slots * 8 + 64 + found.x_tiles * blocks * 1024
+def fit(found: Split, blocks: int, warps: int, ctas: int, *, raw: bool, limits: Limits) -> Variant | None:
+    """The kernel of this layout with the largest rings; None if they would be too small."""
+    best: tuple[bool, int, int] | None = None
+    for batch in (max(1, MAX_BATCH // blocks), 1):
+        free = limits.for_each_of(ctas) - shared_bytes(found, blocks, batch, warps, 0, raw=raw)
+        pieces = min(MAX_PIECES[warps], free // (warps * SLOT_BYTES[raw]))
+        ring = pieces * warps * SLOT_BYTES[raw]
+        if ring >= MIN_RING:
+            best = max(best or (False, 0, 0), (ring >= GOOD_RING, batch, pieces))
+    if best is None:
+        return None
+    _, batch, pieces = best
+    return Variant(
+        blocks=blocks,
+        raw=raw,
+        cluster=found.cluster,
+        warps_k=found.warps_k,
+        warps=warps,
+        pieces=pieces,
+        batch=batch,
+        ctas=ctas,
+        shared_bytes=shared_bytes(found, blocks, batch, warps, pieces, raw=raw),
     )
+
+
+def shared_bytes(found: Split, blocks: int, batch: int, warps: int, pieces: int, *, raw: bool) -> int:
+    """Shared memory of a CTA: rings, partial sums, inboxes, palettes, barriers, x."""
+    rings = warps * pieces * SLOT_BYTES[raw]
+    inboxes = 2 * batch * (8 // found.warps_k) * blocks * 1024
+    return rings + 8192 + inboxes + (0 if raw else 2048) + 16 + 8 * blocks * (found.x_tiles * 128 + 16)

@@ -1,187 +1,191 @@
-// y = x W^T for 1 .. 8 NT rows of x. W streams once through shared memory; see README.md for the schedule.
+// y = x W^T for 1 .. 8 NT rows of x. W streams once, by the lanes that need it; see README.md for the schedule.
 //
-// Compiled with NT (blocks of 8 rows of x), RAW (1: bf16 weights, the twin) and SLOTS (of a warp's ring).
-constexpr int WARPS = 8;
-constexpr int WK = 4;                // warps that share the columns of a strip
-constexpr int WP = WARPS / WK;       // strips that a group of CTAs takes at once
-constexpr int TILES = 2 * WP * NT;   // accumulators of 16 rows x 8 tokens in a pass
-constexpr int PIECES = TILES * 32;   // of 4 floats
-constexpr int ADDERS = 2;            // warps that add what the others leave, while those go on
-constexpr int THREADS = 32 * (WARPS + ADDERS);
+// Compiled with NT (blocks of 8 rows of x), RAW (1: bf16 weights, the twin), CLUSTER and WK (CTAs and warps of a CTA
+// that share the columns), WARPS (8: a team of WK warps takes 32 rows; 16: it takes 16), PIECES (of a warp's ring), BATCH
+// (passes whose sums are exchanged at once) and CTAS (that are to fit on a multiprocessor).
+constexpr int THREADS = 32 * WARPS;
+constexpr int HALVES = 16 / WARPS;             // pieces of a unit that a warp takes
+constexpr int TEAM = 32 * WK;                  // threads that share rows
+constexpr int PANELS = WARPS / WK * HALVES;    // of 16 rows in a pass
+constexpr int QUADS = PANELS * NT * 32;        // sums of a pass, in fours
+constexpr int OWN = QUADS / CLUSTER;           // of which a CTA writes so many
 
-// Shared memory, in this order.
-constexpr u32 RING = WARPS * SLOTS * UNIT;
-constexpr u32 PARTIAL = WK * PIECES * 16;
-constexpr u32 INBOX = 2 * PIECES * 16;
-constexpr u32 TABLE = 2048;
-constexpr u32 BARS = WARPS * SLOTS * 8 + 64;
+// Shared memory, in this order. A thread reads of the ring only what it copied there itself.
+constexpr u32 SLOT = PIECE + (RAW ? 0 : 128);  // a piece, and palette numbers of its unit
+constexpr u32 RING = WARPS * PIECES * SLOT;
+constexpr u32 PARTIAL = WK * PANELS * 512;
+constexpr u32 INBOX = BATCH * QUADS * 16;  // twice
+constexpr u32 TABLE = RAW ? 0 : 2048;
 
-// Where a warp's next unit comes from: pass after pass, its columns from first to last.
+// Where a lane's next piece comes from: pass after pass, its columns from first to last.
 struct Source {
-    const u8* next;
-    int left_in_pass, left_passes;
-    int steps;
-    long long pass_stride;  // bytes from the last unit of a pass to the first of the next
+    const u8 *weights, *numbers;
+    int left, passes;  // units of this pass, passes with this one
+    int steps;         // units of a pass
+    long long jump;    // units from the end of a pass to the start of the next
 
-    __device__ __forceinline__ bool more() const { return left_passes > 0; }
-    __device__ __forceinline__ void advance() {
-        next += UNIT;
-        if (--left_in_pass == 0) {
-            left_in_pass = steps;
-            --left_passes;
-            next += pass_stride;
+    // Copy piece `half` of the unit, and with the first one its palette numbers; go on.
+    __device__ __forceinline__ void fetch(int half, u32 slot, u32 word) {
+        if (left > 0) {
+#pragma unroll
+            for (int i = 0; i < PLANES; ++i) copy16(slot + 512 * i, weights + 512 * i);
+            if (!RAW && half == 0) copy4(word + PIECE, numbers);
+            weights += HALVES == 2 ? PIECE : UNIT;
+            if (half == HALVES - 1) {
+                numbers += NUMBERS;
+                if (--left == 0 && --passes > 0) {
+                    left = steps;
+                    weights += jump * UNIT;
+                    numbers += jump * NUMBERS;
+                }
+            }
         }
+        commit_copies();
     }
 };
 
-// x, columns of tiles lo .. hi - 1, into shared memory in the order of the matrix instruction.
-__device__ __forceinline__ void place_x(u8* to, const u16* x, int m, int k, long long stride, int lo, int hi) {
+// Eight values of a row of x, zeros from column k on.
+__device__ __forceinline__ uint4 eight_of(const u16* row, int column, int k, bool wide) {
+    if (wide && column + 8 <= k) return load16_global(row + column);
+    u32 word[4] = {0, 0, 0, 0};
+    for (int i = 0; i < 8; ++i)
+        if (column + i < k) word[i >> 1] |= static_cast<u32>(load2_global(row + column + i)) << 16 * (i & 1);
+    return make_uint4(word[0], word[1], word[2], word[3]);
+}
+
+// Rows of x, from column `first` to `last`, into shared memory, one every `pitch` bytes; zeros from column k on. Rows from
+// m on stay as they are: they reach only columns of the product that are not kept. A warp loads two rows at once, and
+// clusters begin at different rows, as all want the same lines.
+__device__ __forceinline__ void place_x(u32 to, u32 pitch, const u16* x, int m, int k, long long stride, int first, int last,
+                                        int turn) {
+    constexpr int CHUNKS = 4;
+    const int warp = threadIdx.x >> 5, lane = threadIdx.x & 31;
     const bool wide = (stride & 7) == 0 && (reinterpret_cast<u64>(x) & 15) == 0;
-    const int count = (hi - lo) * NT * 64;
-#pragma unroll 4
-    for (int q = threadIdx.x; q < count; q += THREADS) {
-        const int eighth = q & 7, row = (q >> 3) % (8 * NT), tile = (q >> 3) / (8 * NT);
-        const int column = (lo + tile) * COLUMNS + 8 * eighth;
-        const u16* from = x + row * stride + column;
-        uint4 v = make_uint4(0, 0, 0, 0);
-        if (row < m) {
-            if (wide && column + 8 <= k) {
-                v = *reinterpret_cast<const uint4*>(from);
-            } else {
-                u32 word[4] = {0, 0, 0, 0};
-                for (int i = 0; i < 8; ++i)
-                    if (column + i < k) word[i >> 1] |= static_cast<u32>(from[i]) << 16 * (i & 1);
-                v = make_uint4(word[0], word[1], word[2], word[3]);
-            }
+    const int count = (last - first) / 8;
+    for (int i = warp; i < m; i += 2 * WARPS) {
+        for (int j = lane; j < count; j += 32 * CHUNKS) {
+            uint4 v[2][CHUNKS];
+            u32 at[2][CHUNKS];
+#pragma unroll
+            for (int r = 0; r < 2; ++r)
+#pragma unroll
+                for (int c = 0; c < CHUNKS; ++c) {
+                    const int chunk = j + 32 * c, row = (i + r * WARPS + turn) % m;
+                    const bool wanted = i + r * WARPS < m && chunk < count;
+                    at[r][c] = wanted ? to + row * pitch + 16 * chunk : 0;
+                    if (wanted) v[r][c] = eight_of(x + row * stride, first + 8 * chunk, k, wide);
+                }
+#pragma unroll
+            for (int r = 0; r < 2; ++r)
+#pragma unroll
+                for (int c = 0; c < CHUNKS; ++c)
+                    if (at[r][c]) store16(at[r][c], v[r][c]);
         }
-        const int at = ((tile * NT + (row >> 3)) * 2 + (eighth & 1)) * 32 + (row & 7) * 4 + (eighth >> 1);
-        *reinterpret_cast<uint4*>(to + 16 * at) = v;
     }
 }
 
-// What the adding warps do: sums over the warps of the CTA, then over the CTAs of the cluster, each in order.
-__device__ __forceinline__ void add(const float4* partial, float4* inbox, u16* y, const int* row_of, u32 full, u32 empty,
-                                    u32 arrived, u32 fetched, int passes, int cluster, int clusters, int m, int n,
-                                    long long y_stride) {
-    const int me = threadIdx.x - 32 * WARPS, lane = threadIdx.x & 31;
-    const int rank = cluster_rank(), size = cluster_size(), share = PIECES / size;
-    for (int pass = 0; pass < passes; ++pass) {
-        const int half = pass & 1;
-        const u32 phase = pass >> 1 & 1;
-        float4* const box = inbox + half * PIECES;
-        if (pass >= 2) bar_wait_cluster(fetched + 8 * half, phase ^ 1);
-        bar_wait(full, pass & 1);
+// The warps of team `team` wait for each other. Its name must be a constant: a variable would take all sixteen.
+__device__ __forceinline__ void team_barrier(int team) {
 #pragma unroll
-        for (int e = me; e < PIECES; e += 32 * ADDERS) {
-            float4 sum = partial[e];
+    for (int i = 0; i < WARPS / WK; ++i)
+        if (team == i) barrier(i + 1, TEAM);
+}
+
+struct Output {
+    u16* y;
+    int m, n;
+    long long stride;
+
+    __device__ __forceinline__ void put(int row, int token, float value) const {
+        if (row < n && token < m) y[token * stride + row] = to_bf16(value);
+    }
+};
+
+// Bytes that a CTA is sent in a batch.
+__device__ __forceinline__ u32 mail_bytes(int batch, int passes) {
+    return min(BATCH, passes - batch * BATCH) * QUADS * 16;
+}
+
+// What this CTA owns of a batch: the sum over the CTAs of the cluster, in order, to y.
+__device__ __forceinline__ void write_batch(const float4* inbox, const Output& out, int rank, int first_group, int clusters,
+                                            int passes) {
+    for (int e = threadIdx.x; e < passes * OWN; e += THREADS) {
+        const int pass = e / OWN, mine = e % OWN;
+        const float4* const box = inbox + pass * QUADS + mine;
+        float4 sum = box[0];
 #pragma unroll
-            for (int i = 1; i < WK; ++i) {
-                const float4 v = partial[i * PIECES + e];
-                sum.x += v.x, sum.y += v.y, sum.z += v.z, sum.w += v.w;
-            }
-            const int to = e / share;
-            store16_cluster(shared_address(box + rank * share + e - to * share), to, sum);
-        }
-        __syncwarp();
-        if (lane == 0) bar_arrive(empty);
-        if (lane < size) bar_arrive_cluster(arrived + 8 * half, lane);
-        __syncwarp();
-        bar_wait_cluster(arrived + 8 * half, phase);
-        for (int e = me; e < share; e += 32 * ADDERS) {
-            float4 sum = box[e];
-            for (int from = 1; from < size; ++from) {
-                const float4 v = box[from * share + e];
-                sum.x += v.x, sum.y += v.y, sum.z += v.z, sum.w += v.w;
-            }
-            const int piece = rank * share + e;
-            const int at = piece & 31, tile = piece >> 5;  // tile: (strip, half, block of tokens)
-            const int row = ((cluster + pass * clusters) * WP + tile / (2 * NT)) * ROWS + (tile / NT & 1) * 16 + (at >> 2);
-            const int token = tile % NT * 8 + (at & 3) * 2;
-#pragma unroll
-            for (int i = 0; i < 4; ++i) {
-                const int r = row + (i >> 1) * 8, c = token + (i & 1);
-                const float v = i == 0 ? sum.x : i == 1 ? sum.y : i == 2 ? sum.z : sum.w;
-                if (r < n && c < m) y[c * y_stride + (row_of ? row_of[r] : r)] = to_bf16(v);
-            }
-        }
-        __syncwarp();
-        if (pass + 2 < passes && lane < size) bar_arrive_cluster(fetched + 8 * half, lane);
-        __syncwarp();
+        for (int from = 1; from < CLUSTER; ++from) sum = plus(sum, box[from * OWN]);
+        const int quad = rank * OWN + mine, lane = quad & 31, tile = quad >> 5;
+        const int row = ((first_group + pass * clusters) * PANELS + tile / NT) * 16 + (lane >> 2);
+        const int token = tile % NT * 8 + (lane & 3) * 2;
+        out.put(row, token, sum.x);
+        out.put(row, token + 1, sum.y);
+        out.put(row + 8, token, sum.z);
+        out.put(row + 8, token + 1, sum.w);
     }
 }
 
 extern "C" __global__ void __launch_bounds__(THREADS, CTAS)
-    weight12_stream(const u8* __restrict__ w, const u64* __restrict__ palettes, const u16* x, u16* y,
-                    const int* __restrict__ row_of, int m, int n, int k, int tiles, int groups, long long x_stride,
-                    long long y_stride, int early) {
+    weight12_stream(const u8* __restrict__ weights, const u8* __restrict__ numbers, const u8* __restrict__ palettes,
+                    const u8* __restrict__ highs, const u16* x, u16* y, int m, int n, int k, int tiles, int groups,
+                    long long x_stride, long long y_stride) {
     extern __shared__ __align__(128) u8 smem[];
     const int warp = threadIdx.x >> 5, lane = threadIdx.x & 31;
-    const int wk = warp % WK, wp = warp / WK;
-    const int rank = cluster_rank(), size = cluster_size();
-    const int cluster = blockIdx.x / size, clusters = gridDim.x / size;
+    const int wk = warp % WK, team = warp / WK;
+    const int rank = cluster_rank();
+    const int cluster = blockIdx.x / CLUSTER, clusters = gridDim.x / CLUSTER;
+    const Output out{y, m, n, y_stride};
 
-    u8* const ring = smem + warp * SLOTS * UNIT;
-    float4* const partial = reinterpret_cast<float4*>(smem + RING);
+    float4* const partial = reinterpret_cast<float4*>(smem + RING) + team * WK * HALVES * 32;
     float4* const inbox = reinterpret_cast<float4*>(smem + RING + PARTIAL);
-    u64* const table = reinterpret_cast<u64*>(smem + RING + PARTIAL + INBOX);
-    const u32 bars = shared_address(smem + RING + PARTIAL + INBOX + TABLE) + warp * SLOTS * 8;
-    u8* const xs = smem + RING + PARTIAL + INBOX + TABLE + BARS;
+    const u32 table = shared_address(smem) + RING + PARTIAL + 2 * INBOX;
+    const u32 mailbox = table + TABLE;  // two barriers
+    const u32 xs = mailbox + 16;
+    const u32 pitch = (tiles + CLUSTER - 1) / CLUSTER * 2 * COLUMNS + 16;  // spreads rows over banks
+    const u32 ring = shared_address(smem) + warp * PIECES * SLOT + 16 * lane;
+    const int word = -12 * lane;  // from where a lane's piece is to where its palette numbers are
 
-    // Columns of this warp and of this CTA: a function of K and the cluster's size only.
-    const int parts = size * WK, part = rank * WK + wk;
+    // Columns of this warp and of this CTA: a function of K and the split only.
+    constexpr int parts = CLUSTER * WK;
+    const int part = rank * WK + wk;
     const int lo = tiles * part / parts, hi = tiles * (part + 1) / parts;
     const int cta_lo = tiles * (rank * WK) / parts, cta_hi = tiles * (rank * WK + WK) / parts;
-    const int passes = cluster < groups ? (groups - 1 - cluster) / clusters + 1 : 0;
+    const int passes = (groups - 1 - cluster) / clusters + 1;
 
     Source source;
-    source.steps = source.left_in_pass = hi - lo;
-    source.left_passes = hi > lo ? passes : 0;
-    source.next = w + (static_cast<long long>(cluster * WP + wp) * tiles + lo) * UNIT;
-    source.pass_stride = (static_cast<long long>(clusters) * WP * tiles - source.steps) * UNIT;
+    source.steps = source.left = hi - lo;
+    source.passes = passes;
+    source.jump = static_cast<long long>(clusters) * (PANELS / 2) * tiles - source.steps;
+    const int panel = cluster * PANELS + team * HALVES;
+    const long long first = static_cast<long long>(panel >> 1) * tiles + lo;
+    source.weights = weights + first * UNIT + (panel & 1) * PIECE + 16 * lane;
+    source.numbers = numbers + first * NUMBERS + (lane & ~3);
 
-    const u32 full = shared_address(smem + RING + PARTIAL + INBOX + TABLE) + WARPS * SLOTS * 8;
-    const u32 empty = full + 8, arrived = full + 16, fetched = full + 32;  // the last two per half of the inbox
-
-    if (warp < WARPS) {
-        if (lane == 0) {
-            for (int s = 0; s < SLOTS; ++s) bar_init(bars + 8 * s, 1);
-            bar_publish();
-            for (int s = 0; s < SLOTS && source.more(); ++s) {
-                bar_expect(bars + 8 * s, UNIT);
-                bulk_load(shared_address(ring + s * UNIT), source.next, UNIT, bars + 8 * s);
-                source.advance();
-            }
-        }
-    } else if (warp == WARPS) {
-        if (lane == 0) {
-            bar_init(full, WARPS);
-            bar_init(empty, ADDERS);
-            for (int i = 0; i < 2; ++i) bar_init(arrived + 8 * i, size * ADDERS), bar_init(fetched + 8 * i, size * ADDERS);
-            bar_publish();
-        }
-    }
-    __syncwarp();
-    if (early) let_next_grid_start();
-    cluster_arrive();
-    if (!RAW && threadIdx.x < 256) table[threadIdx.x] = palettes[threadIdx.x];
-    wait_for_previous_grid();
-    place_x(xs, x, m, k, x_stride, cta_lo, cta_hi);
-    __syncthreads();
-    cluster_wait();
-
-    if (warp >= WARPS) {
-        add(partial, inbox, y, row_of, full, empty, arrived, fetched, passes, cluster, clusters, m, n, y_stride);
-        return;
-    }
-
-    const u32 xs_lane = shared_address(xs) + 16 * lane + (lo - cta_lo) * NT * 1024;
-    const u32 table_at = shared_address(table), ring_at = shared_address(ring);
-    int slot = 0;
-    u32 parity = 0;
-    for (int pass = 0; pass < passes; ++pass) {
-        float acc[2][NT][4];
+    // Nothing of this hangs on the grid before: it overlaps that grid's end.
+    let_next_grid_start();
+    uint4 entries = make_uint4(0, 0, 0, 0);
+    if (!RAW && threadIdx.x < 128) entries = reinterpret_cast<const uint4*>(palettes)[threadIdx.x];
 #pragma unroll
-        for (int i = 0; i < 2; ++i)
+    for (int i = 0; i < PIECES; ++i) source.fetch(i % HALVES, ring + i * SLOT, ring + i * SLOT + word);
+    if (threadIdx.x == 0) {
+        for (int i = 0; i < 2; ++i) mail_init(mailbox + 8 * i);
+        mail_publish();
+        for (int i = 0; i < 2 && i * BATCH < passes; ++i) mail_expect(mailbox + 8 * i, mail_bytes(i, passes));
+    }
+    if (!RAW && threadIdx.x < 128) store16(table + 16 * threadIdx.x, entries);
+    __syncwarp();
+    cluster_arrive();
+    wait_for_previous_grid();
+    place_x(xs, pitch, x, m, k, x_stride, cta_lo * COLUMNS, cta_hi * COLUMNS, cluster);
+    cluster_wait();
+    __syncthreads();
+
+    const u32 xs_lane = xs + (lane >> 2) * pitch + (lane & 3) * 32 + (lo - cta_lo) * 2 * COLUMNS;
+    u32 slot = ring;
+    for (int pass = 0; pass < passes; ++pass) {
+        float acc[HALVES][NT][4];
+#pragma unroll
+        for (int i = 0; i < HALVES; ++i)
 #pragma unroll
             for (int b = 0; b < NT; ++b)
 #pragma unroll
@@ -189,45 +193,86 @@ extern "C" __global__ void __launch_bounds__(THREADS, CTAS)
 
         u32 x_at = xs_lane;
         for (int step = lo; step < hi; ++step) {
-            bar_wait(bars + 8 * slot, parity);
-            Share weights;
-            weights.load(ring_at + slot * UNIT, table_at, lane);
-            reads_before_copies();
-            __syncwarp();
-            if (lane == 0 && source.more()) {
-                bar_expect(bars + 8 * slot, UNIT);
-                bulk_load(ring_at + slot * UNIT, source.next, UNIT, bars + 8 * slot);
-                source.advance();
+            wait_for_copies<PIECES - HALVES>();
+            const u32 chosen = RAW ? 0 : load4(slot + word + PIECE);
+            Share share[HALVES];
+#pragma unroll
+            for (int half = 0; half < HALVES; ++half) {
+                share[half].load(slot);
+                // The slot is free: these loads come before the copy, which takes as long as memory does.
+                source.fetch((half + PIECES) % HALVES, slot, slot + word);
+                slot = slot == ring + (PIECES - 1) * SLOT ? ring : slot + SLOT;
             }
-            __syncwarp();
-            if (++slot == SLOTS) slot = 0, parity ^= 1;
+            bool raw = false;
 #pragma unroll
-            for (int h = 0; h < 2; ++h) {
-                u32 a[2][2][4];
-                weights.operands(0, h, a[0][0], a[0][1]);
-                weights.operands(1, h, a[1][0], a[1][1]);
+            for (int half = 0; half < HALVES; ++half) {
+                share[half].find_palettes(chosen, HALVES == 2 ? half : panel & 1, table);
+                raw |= share[half].has_raw_group();
+            }
+            const auto multiply = [&](const auto&... parts) {
 #pragma unroll
-                for (int b = 0; b < NT; ++b) {
-                    const uint4 v = load16(x_at + (b * 2 + h) * 512);
-                    mma(acc[0][b], a[0][0], v.x, v.y);
-                    mma(acc[1][b], a[1][0], v.x, v.y);
-                    mma(acc[0][b], a[0][1], v.z, v.w);
-                    mma(acc[1][b], a[1][1], v.z, v.w);
+                for (int h = 0; h < 2; ++h) {
+                    u32 a[HALVES][2][4];
+                    int half = 0;
+                    ((parts.operands(h, a[half][0], a[half][1]), ++half), ...);
+#pragma unroll
+                    for (int b = 0; b < NT; ++b) {
+                        const uint4 v = load16(x_at + b * 8 * pitch + h * 16);
+#pragma unroll
+                        for (half = 0; half < HALVES; ++half) mma(acc[half][b], a[half][0], v.x, v.y);
+#pragma unroll
+                        for (half = 0; half < HALVES; ++half) mma(acc[half][b], a[half][1], v.z, v.w);
+                    }
                 }
+            };
+#if !RAW
+            if (__any_sync(0xFFFFFFFFu, raw)) {
+                if constexpr (HALVES == 2)
+                    multiply(Patched(share[0], highs, lane), Patched(share[HALVES - 1], highs, lane));
+                else
+                    multiply(Patched(share[0], highs, lane));
+            } else
+#endif
+            {
+                if constexpr (HALVES == 2)
+                    multiply(share[0], share[HALVES - 1]);
+                else
+                    multiply(share[0]);
             }
-            x_at += NT * 1024;
+            x_at += 2 * COLUMNS;
         }
 
-        if (pass > 0) bar_wait(empty, pass - 1 & 1);
+        const int batch = pass / BATCH, in_batch = pass % BATCH;
+        if (in_batch == 0 && batch > 0) {
+            const u32 last = (batch - 1) & 1;
+            mail_wait(mailbox + 8 * last, (batch - 1) >> 1 & 1);
+            if (threadIdx.x == 0 && (batch + 1) * BATCH < passes)
+                mail_expect(mailbox + 8 * last, mail_bytes(batch + 1, passes));
+            write_batch(inbox + last * BATCH * QUADS, out, rank, cluster + (batch - 1) * BATCH * clusters, clusters, BATCH);
+            // Mail of this batch tells all others that this CTA has read the batch before.
+            __syncthreads();
+        }
+        const u32 bell = mailbox + 8 * (batch & 1);
+        const u32 to = shared_address(inbox) + (((batch & 1) * BATCH + in_batch) * QUADS + rank * OWN) * 16;
 #pragma unroll
-        for (int i = 0; i < 2; ++i)
+        for (int b = 0; b < NT; ++b) {
+            // The sum over the warps of a team, in order, each value by one thread, to the CTA that owns it.
 #pragma unroll
-            for (int b = 0; b < NT; ++b)
-                partial[(wk * TILES + (wp * 2 + i) * NT + b) * 32 + lane] =
-                    make_float4(acc[i][b][0], acc[i][b][1], acc[i][b][2], acc[i][b][3]);
-        __syncwarp();
-        if (lane == 0) bar_arrive(full);
-        __syncwarp();
+            for (int i = 0; i < HALVES; ++i)
+                partial[(wk * HALVES + i) * 32 + lane] = make_float4(acc[i][b][0], acc[i][b][1], acc[i][b][2], acc[i][b][3]);
+            team_barrier(team);
+            for (int e = wk * 32 + lane; e < HALVES * 32; e += TEAM) {
+                float4 sum = partial[e];
+#pragma unroll
+                for (int from = 1; from < WK; ++from) sum = plus(sum, partial[from * HALVES * 32 + e]);
+                const int quad = ((team * HALVES + (e >> 5)) * NT + b) * 32 + (e & 31);
+                mail(to + quad % OWN * 16, bell, quad / OWN, sum);
+            }
+            team_barrier(team);
+        }
     }
-    if (!early) let_next_grid_start();
+    const int batch = (passes - 1) / BATCH;
+    mail_wait(mailbox + 8 * (batch & 1), batch >> 1 & 1);
+    write_batch(inbox + (batch & 1) * BATCH * QUADS, out, rank, cluster + batch * BATCH * clusters, clusters,
+                passes - batch * BATCH);
 }

@@ -1,71 +1,112 @@
-// A unit: 32 rows x 64 columns of W, as one contiguous piece that one warp takes.
+// A unit: 32 rows x 64 columns of W, as two pieces of 16 rows, each one stretch of bytes that one warp takes.
 //
-// Lane 4g + t holds rows g, g + 8, g + 16, g + 24 and, of each, columns 16t .. 16t + 15. Within the 64 columns the
+// Lane 4g + t holds rows g and g + 8 of a piece and, of each, columns 16t .. 16t + 15. Within the 64 columns the
 // sixteen of a matrix instruction are chosen so that a lane's share is contiguous: instruction s takes columns
 // 16t + 4s .. 16t + 4s + 3 from every t; x is read in the same order, so the product is the same.
 //
-// Packed, 3104 bytes: four planes of 512 (low bytes, one per row j, 16 a lane), two planes of 512 (code words: rows
-// 2p and 2p + 1, two words each), 8 words (a palette number for each of the rows of g).
-// Raw, 4096 bytes: eight planes of 512: rows j, halves h: columns 16t + 8h .. 16t + 8h + 7.
-constexpr int ROWS = 32;
+// Packed, 1536 bytes: three planes of 512, 16 bytes a lane: low bytes of row g, of row g + 8, code words (two of each
+// row). The palette numbers of a unit, 32 bytes, are kept apart: word g holds those of rows g, g + 8, g + 16, g + 24.
+// Raw, 2048 bytes: four planes: row g, columns 16t .. 16t + 7, then 16t + 8 ..; row g + 8 likewise.
 constexpr int COLUMNS = 64;
-constexpr int UNIT = RAW ? 4096 : 3104;
-constexpr int CODES = 2048;
-constexpr int NUMBERS = 3072;
+constexpr int PLANES = RAW ? 4 : 3;
+constexpr u32 PIECE = 512 * PLANES;
+constexpr u32 UNIT = 2 * PIECE;
+constexpr u32 NUMBERS = 32;     // bytes of palette numbers of a unit
+[[maybe_unused]] constexpr u32 RAW_GROUP = 255;  // in their place: 64 columns of a row that no palette covers
 
 // Eight weights of one row: `low` bytes of the first and last four, `word` of classes and signs, the palette.
 __device__ __forceinline__ void decode(u32 low_a, u32 low_b, u32 word, uint2 palette, u32& r0, u32& r1, u32& r2, u32& r3) {
     const u32 chosen = word & 0x77777777u;
-    const u32 a = __byte_perm(palette.x, palette.y, chosen) | (word & 0x80808080u);
-    const u32 b = __byte_perm(palette.x, palette.y, chosen >> 16) | ((word << 4) & 0x80808080u);
-    r0 = __byte_perm(low_a, a, 0x5140);
-    r1 = __byte_perm(low_a, a, 0x7362);
-    r2 = __byte_perm(low_b, b, 0x5140);
-    r3 = __byte_perm(low_b, b, 0x7362);
+    const u32 a = permuted(palette.x, palette.y, chosen) | (word & 0x80808080u);
+    const u32 b = permuted(palette.x, palette.y, chosen >> 16) | ((word << 4) & 0x80808080u);
+    r0 = permuted(low_a, a, 0x5140);
+    r1 = permuted(low_a, a, 0x7362);
+    r2 = permuted(low_b, b, 0x5140);
+    r3 = permuted(low_b, b, 0x7362);
 }
 
-__device__ __forceinline__ u32 half_of(const uint4& v, int h, int i) {
-    return h ? (i ? v.w : v.z) : (i ? v.y : v.x);
-}
-
-// A lane's share of a unit, in registers.
+// A lane's share of a piece, in registers: rows g and g + 8, of each two runs of eight weights.
 struct Share {
-#if RAW
-    uint4 plane[8];
-#else
-    uint4 low[4];
-    uint4 code[2];
-    uint2 palette[4];
+    uint4 plane[PLANES];
+#if !RAW
+    uint2 palette[2];  // of rows g and g + 8
+    u32 number[2];
 #endif
 
-    __device__ __forceinline__ void load(u32 unit, u32 table, int lane) {
-#if RAW
+    __device__ __forceinline__ void load(u32 at) {
 #pragma unroll
-        for (int i = 0; i < 8; ++i) plane[i] = load16(unit + 512 * i + 16 * lane);
-#else
-        const u32 numbers = load4(unit + NUMBERS + 4 * (lane >> 2));
+        for (int i = 0; i < PLANES; ++i) plane[i] = load16(at + 512 * i);
+    }
+
+    // `numbers` of the unit's four rows; those of this piece are bytes 2 `half` and 2 `half` + 1.
+    __device__ __forceinline__ void find_palettes(u32 numbers, int half, u32 table) {
+#if !RAW
 #pragma unroll
-        for (int j = 0; j < 4; ++j) low[j] = load16(unit + 512 * j + 16 * lane);
-#pragma unroll
-        for (int p = 0; p < 2; ++p) code[p] = load16(unit + CODES + 512 * p + 16 * lane);
-#pragma unroll
-        for (int j = 0; j < 4; ++j) palette[j] = load8(table + 8 * (numbers >> 8 * j & 0xFF));
+        for (int i = 0; i < 2; ++i) {
+            number[i] = numbers >> 8 * (2 * half + i) & 0xFF;
+            palette[i] = load8(table + 8 * number[i]);
+        }
 #endif
     }
 
-    // The operands of rows 16 `tile` .. 16 `tile` + 15 in instructions 2h and 2h + 1.
-    __device__ __forceinline__ void operands(int tile, int h, u32 (&first)[4], u32 (&second)[4]) const {
+    __device__ __forceinline__ bool has_raw_group() const {
+#if RAW
+        return false;
+#else
+        return max(number[0], number[1]) == RAW_GROUP;
+#endif
+    }
+
+    // The operands of instructions 2h and 2h + 1.
+    __device__ __forceinline__ void operands(int h, u32 (&first)[4], u32 (&second)[4]) const {
 #pragma unroll
         for (int i = 0; i < 2; ++i) {
-            const int j = 2 * tile + i;
 #if RAW
-            const uint4 v = plane[2 * j + h];
+            const uint4 v = plane[2 * i + h];
             first[i] = v.x, first[i + 2] = v.y, second[i] = v.z, second[i + 2] = v.w;
 #else
-            const u32 word = i ? (h ? code[tile].w : code[tile].z) : (h ? code[tile].y : code[tile].x);
-            decode(half_of(low[j], h, 0), half_of(low[j], h, 1), word, palette[j], first[i], first[i + 2], second[i],
-                   second[i + 2]);
+            decode(low(i, h, 0), low(i, h, 1), word(i, h), palette[i], first[i], first[i + 2], second[i], second[i + 2]);
 #endif
         }
     }
+
+#if !RAW
+    __device__ __forceinline__ u32 low(int i, int h, int last) const {
+        return h ? (last ? plane[i].w : plane[i].z) : (last ? plane[i].y : plane[i].x);
+    }
+
+    __device__ __forceinline__ u32 word(int i, int h) const {
+        return i ? (h ? plane[2].w : plane[2].z) : (h ? plane[2].y : plane[2].x);
+    }
+#endif
 };
+
+#if !RAW
+// A share with a raw group in some lane. Such a group has more than eight classes, but eight weights do not: each run
+// gets a palette of its own, the eight high bytes themselves. Where they are stands in place of the code words.
+struct Patched {
+    const Share& share;
+    uint2 palette[2][2];
+
+    __device__ __forceinline__ Patched(const Share& from, const u8* highs, int lane) : share(from) {
+#pragma unroll
+        for (int i = 0; i < 2; ++i) {
+            palette[i][0] = palette[i][1] = share.palette[i];
+            if (share.number[i] == RAW_GROUP) {
+                const uint4 high = __ldg(reinterpret_cast<const uint4*>(highs + 64ull * share.word(i, 0)) + (lane & 3));
+                palette[i][0] = make_uint2(high.x, high.y);
+                palette[i][1] = make_uint2(high.z, high.w);
+            }
+        }
+    }
+
+    __device__ __forceinline__ void operands(int h, u32 (&first)[4], u32 (&second)[4]) const {
+#pragma unroll
+        for (int i = 0; i < 2; ++i) {
+            const u32 word = share.number[i] == RAW_GROUP ? 0x76543210u : share.word(i, h);
+            decode(share.low(i, h, 0), share.low(i, h, 1), word, palette[i][h], first[i], first[i + 2], second[i],
+                   second[i + 2]);
+        }
+    }
+};
+#endif

@@ -165,3 +165,20 @@ def test_an_interrupt_ends_with_2_and_the_same_command_continues(tmp_path: Path)
     assert weight12("pack", source, packed) == OK
     assert weight12("verify", packed) == OK
     assert not (packed / MARKER).exists()
+
+
+@pytest.mark.parametrize(
+    ("words", "message"),
+    [
+        (("--model", "Qwen3-9B"), "--model Qwen3-9B: not one of Qwen3-8B, Llama-3.1-8B"),
+        (("--tokens", "65"), "--tokens are 1 to 64"),
+        (("--rounds", "0"), "--rounds at least 1"),
+    ],
+    ids=["model", "tokens", "rounds"],
+)
+def test_a_wrong_bench_is_refused(
+    words: tuple[str, ...], message: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert weight12("bench", "--out", tmp_path / "report", *words) == USAGE
+    assert message in capsys.readouterr().err
+    assert not (tmp_path / "report").exists()

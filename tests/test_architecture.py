@@ -21,7 +21,7 @@ COMPOSITION_ROOT = "harness/cli.py"
 
 # Heavy or optional packages, each behind its own door.
 DOORS = {
-    "vllm": {"harness/backends"},
+    "vllm": {"harness/backends", "reference_mechanisms/weight12/plugin"},
     "datasets": {"sealed_evals/sources.py", "sealed_evals/hub.py"},
     "anthropic": {"agent_loop/explorers"},
     "matplotlib": {"harness/report"},

@@ -147,7 +147,7 @@ def _run(
 
 
 def _interpreted() -> bool:
-    """The interpreter knows no bf16 products and rounds towards zero: it gets float32, where they are exact."""
+    """The interpreter knows no bf16 products and rounds towards zero: it gets float32: exact."""
     return bool(triton.knobs.runtime.interpret)
 
 

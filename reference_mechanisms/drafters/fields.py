@@ -64,6 +64,13 @@ class Fields:
             raise self.wrong(name, "an object")
         return type(self)(value, f"{self.where}: `{name}`")
 
+    def first(self, name: str) -> Self:
+        """The first object of a list of them; that of an absent list is empty."""
+        value = self._raw.get(name, [{}])
+        if not isinstance(value, list) or not value or not isinstance(value[0], dict):
+            raise self.wrong(name, "a list of objects")
+        return type(self)(value[0], f"{self.where}: `{name}`")
+
     def wrong(self, name: str, wanted: str) -> DrafterError:
         """The error of a field that is not what it must be."""
         return DrafterError(f"{self.where}: `{name}` must be {wanted}, got {self._raw.get(name)!r}")

@@ -182,7 +182,9 @@ def _speculators_eagle(fields: Fields, stored: Collection[str]) -> Eagle3Config:
         raise fields.wrong("norm_before_residual", "stated, because readers disagree about its default")
     taps = from_inputs(fields.integers(ids)) if ids in fields else None
     qk_norm = inner.choice("model_type", ("llama", "qwen3"), "llama") == "qwen3"
-    return _eagle(fields, inner, stored, taps, qk_norm=qk_norm)
+    serving = fields.inside("speculators_config").first("proposal_methods")
+    drafts = serving.count("speculative_tokens", 7)
+    return _eagle(fields, inner, stored, taps, qk_norm=qk_norm, drafts=drafts)
 
 
 def _eagle(

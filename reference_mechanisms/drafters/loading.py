@@ -14,6 +14,7 @@ from reference_mechanisms.drafters.dflash2 import DFlash2, DFlash2Config
 from reference_mechanisms.drafters.dspark import DSpark, DSparkConfig
 from reference_mechanisms.drafters.eagle3 import Eagle3, Eagle3Config
 from reference_mechanisms.drafters.layouts import Config, parse_layout
+from reference_mechanisms.drafters.stored import StoredTensors, has_integers
 from reference_mechanisms.errors import DrafterError, TargetError
 from reference_mechanisms.targets.checkpoint import Checkpoint
 from reference_mechanisms.targets.config import read_json
@@ -49,9 +50,11 @@ def load_drafter(folder: Path, dtype: torch.dtype, device: torch.device) -> Netw
     where = folder / "config.json"
     try:
         with Checkpoint(folder) as checkpoint:
-            names = _names(folder, checkpoint.names)
-            network = build(parse_layout(read_json(where), str(where), names))
-            state = _state(network, checkpoint, names, dtype)
+            raw = read_json(where)
+            stored = StoredTensors(checkpoint, integers=has_integers(raw, str(where)))
+            names = _names(folder, stored.names)
+            network = build(parse_layout(raw, str(where), names))
+            state = _state(network, stored, names, dtype)
             checkpoint.refuse_unused(RECOMPUTED)
     except TargetError as error:
         raise DrafterError(str(error)) from None
@@ -92,22 +95,22 @@ def _names(folder: Path, stored: Iterable[str]) -> dict[str, str]:
 
 
 def _state(
-    network: Network, checkpoint: Checkpoint, names: Mapping[str, str], dtype: torch.dtype
+    network: Network, stored: StoredTensors, names: Mapping[str, str], dtype: torch.dtype
 ) -> dict[str, Tensor]:
     state: dict[str, Tensor] = {}
     wanted = network.state_dict()
     for name, place in wanted.items():
         if name == f"vocabulary.{OFFSETS}":
-            state[name] = _offsets(network, checkpoint, len(place))
+            state[name] = _offsets(network, stored.checkpoint, len(place))
         elif name not in state:
-            state |= _tensors(name, wanted, checkpoint, names, dtype)
+            state |= _tensors(name, wanted, stored, names, dtype)
     return state
 
 
 def _tensors(
     name: str,
     wanted: Mapping[str, Tensor],
-    checkpoint: Checkpoint,
+    stored: StoredTensors,
     names: Mapping[str, str],
     dtype: torch.dtype,
 ) -> dict[str, Tensor]:
@@ -119,9 +122,9 @@ def _tensors(
             places = {name.replace(part, other): wanted[name.replace(part, other)] for other in parts}
             rows = [len(place) for place in places.values()]
             shape = (sum(rows), *wanted[name].shape[1:])
-            pieces = torch.split(checkpoint.take(names[together], shape, dtype), rows)
+            pieces = torch.split(stored.take(names[together], shape, dtype), rows)
             return {at: piece.clone() for at, piece in zip(places, pieces, strict=True)}
-    return {name: checkpoint.take(names.get(name, name), tuple(wanted[name].shape), dtype)}
+    return {name: stored.take(names.get(name, name), tuple(wanted[name].shape), dtype)}
 
 
 def _offsets(network: Network, checkpoint: Checkpoint, size: int) -> Tensor:

@@ -30,6 +30,11 @@ def from_inputs(layers: Sequence[int]) -> tuple[int, ...]:
     return tuple(layer - 1 for layer in layers)
 
 
+def to_inputs(taps: Sequence[int]) -> tuple[int, ...]:
+    """The same layers, named by their input."""
+    return tuple(tap + 1 for tap in taps)
+
+
 def check_taps(taps: Sequence[int], target_layers: int, where: str) -> tuple[int, ...]:
     """Hold that the target has these taps.
 

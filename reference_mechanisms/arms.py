@@ -21,7 +21,7 @@ from reference_mechanisms.errors import MechanismError
 
 DrafterName = Literal["none", "ngram", "null", "replay", "dflash", "dflash2", "dspark", "eagle3"]
 RECORDING: tuple[DrafterName, ...] = ("null", "replay")  # need the target's own continuation
-TRAINED: tuple[DrafterName, ...] = ("dflash", "dflash2", "dspark", "eagle3")  # need a checkpoint
+TRAINED: tuple[DrafterName, ...] = ("dflash", "dflash2", "dspark", "eagle3")  # have weights
 SAMPLE_METHODS = ("greedy", "probabilistic")
 MAX_DRAFTS = 32
 WITH_WEIGHTS = ("checkpoint", "drafts", "draft_sample_method", "graphs")
@@ -47,10 +47,15 @@ class ArmSettings:
     drafts: int  # draft tokens a step, at most; 0 with a checkpoint: as many as it was trained for
     ngram_min: int = 2
     ngram_max: int = 4
-    checkpoint: str | None = None  # folder of a trained drafter
+    checkpoint: str | None = None  # folder of a trained drafter; None: the one shipped for the target
     sampled: bool = False  # drafts are drawn at temperature above 0, not the best tokens
     min_confidence: float = 0.0  # verify up to the first draft below it; 0 verifies all
     graphs: bool = True  # on CUDA, single requests run in steps of fixed shape, recorded as graphs
+
+    @property
+    def trained(self) -> bool:
+        """Whether the drafter has weights."""
+        return self.drafter in TRAINED
 
     @property
     def records(self) -> bool:
@@ -128,7 +133,7 @@ def parse_settings(params: Mapping[str, object]) -> ArmSettings:
 
 def _trained(name: DrafterName, params: Mapping[str, object]) -> ArmSettings:
     folder = params.get("checkpoint")
-    if not isinstance(folder, str) or not Path(folder).is_dir():
+    if "checkpoint" in params and (not isinstance(folder, str) or not Path(folder).is_dir()):
         raise ParameterError(f"`checkpoint` must be the folder of a {name} drafter, got {folder!r}")
     method = params.get("draft_sample_method", SAMPLE_METHODS[0])
     if method not in SAMPLE_METHODS:
@@ -141,7 +146,7 @@ def _trained(name: DrafterName, params: Mapping[str, object]) -> ArmSettings:
     return ArmSettings(
         drafter=name,
         drafts=_count(params, "drafts", 0, MAX_DRAFTS) if "drafts" in params else 0,
-        checkpoint=folder,
+        checkpoint=folder if isinstance(folder, str) else None,
         sampled=method == "probabilistic",
         min_confidence=float(least),
         graphs=_switch(params, "graphs"),

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import contextlib
+import hashlib
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from importlib import metadata
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import msgspec
 import torch
@@ -20,6 +21,7 @@ from reference_mechanisms.arms import ArmSettings, ParameterError, parse_setting
 from reference_mechanisms.drafters.binding import Bound, bind
 from reference_mechanisms.drafters.loading import load_drafter
 from reference_mechanisms.drafters.protocol import Drafter
+from reference_mechanisms.drafters.shipped import ROOT, find
 from reference_mechanisms.engine.decode import Decoder
 from reference_mechanisms.engine.graphs import Graphs
 from reference_mechanisms.engine.lanes import Lanes, Static
@@ -35,6 +37,13 @@ RECORDING_BATCH = 8  # requests recorded together
 ROW_STEP = 8  # rows of a step of fixed shape are a multiple of this
 
 
+class _Folder(NamedTuple):
+    """Of an arm's drafter."""
+
+    name: str  # in reports
+    path: Path
+
+
 class ReferenceSession:
     """Arms that share one target in this process."""
 
@@ -45,6 +54,7 @@ class ReferenceSession:
         arms: Mapping[str, ArmSettings],
         rules: Mapping[str, Rules],
         wrap: Mapping[str, Wrap],
+        shipped: Path,
     ) -> None:
         """Load the target and the drafters, and probe the target.
 
@@ -60,7 +70,10 @@ class ReferenceSession:
             self._target: LlamaTarget = load_llama(model.path, dtype, torch.device(deployment.device))
         except TargetError as error:
             raise ModelError(str(error)) from None
-        self._bound = _load_drafters(arms, self._target)
+        self._folders = {
+            name: _folder(name, one, model, shipped) for name, one in arms.items() if one.trained
+        }
+        self._bound = _load_drafters(self._folders, self._target)
         self._arms = {name: _fitted(name, one, self._bound.get(name)) for name, one in arms.items()}
 
         self._lanes = _lanes_of(self._arms, self._target, deployment.context_length)
@@ -111,7 +124,8 @@ class ReferenceSession:
             ),
             "verification": "chain; greedy by argmax, temperature above 0 by exact rejection sampling",
             "drafters": {name: settings.drafter for name, settings in self._arms.items()},
-            "checkpoints": {name: one.checkpoint for name, one in self._arms.items() if one.checkpoint},
+            "checkpoints": {name: one.name for name, one in self._folders.items()},
+            "checkpoint_sha256": {name: _sha256(one.path) for name, one in self._folders.items()},
         }
 
     def prepare(self, arm: str, requests: Sequence[DecodeRequest]) -> None:
@@ -158,16 +172,19 @@ def open_session(
     arms: Sequence[ArmSpec],
     rules: Mapping[str, Rules] | None = None,
     wrap: Mapping[str, Wrap] | None = None,
+    shipped: Path = ROOT,
 ) -> ReferenceSession:
     """Load the target once for all arms.
 
     Args:
         deployment: target, device, context.
         arms: their `params`: `drafter` ("none", "ngram", "null", "replay", "dflash", "dflash2", "dspark",
-            "eagle3"), `drafts`; for ngram `ngram_min` and `ngram_max`; for the trained ones `checkpoint`,
-            `draft_sample_method`, and for dspark `min_confidence`.
+            "eagle3"), `drafts`; for ngram `ngram_min` and `ngram_max`; for the trained ones `checkpoint`
+            (left out: the one shipped for this target), `draft_sample_method`, and for dspark
+            `min_confidence`.
         rules: other decisions for an arm, by its name; for tests of the oracle.
         wrap: what to put around an arm's drafter, by its name; for tests of the oracle.
+        shipped: folder of the drafters that come with the package.
 
     Raises:
         ModelError: the model folder cannot be used.
@@ -194,25 +211,41 @@ def open_session(
             f"deployment `context_length` = {deployment.context_length}: the target's is "
             f"{model.context_length}"
         )
-    return ReferenceSession(deployment, model, settings, rules or {}, wrap or {})
+    return ReferenceSession(deployment, model, settings, rules or {}, wrap or {}, shipped)
 
 
-def _load_drafters(arms: Mapping[str, ArmSettings], target: LlamaTarget) -> dict[str, Bound]:
-    """The drafter of each arm that has a checkpoint; arms that share one share its weights."""
-    loaded: dict[str, Bound] = {}
+def _folder(arm: str, settings: ArmSettings, model: ModelFolder, shipped: Path) -> _Folder:
+    """Where an arm's drafter lies: the folder given, or the one shipped for this target."""
+    if settings.checkpoint is not None:
+        return _Folder(settings.checkpoint, Path(settings.checkpoint))
+    try:
+        found = find(settings.drafter, model.sha256, shipped)
+    except DrafterError as error:
+        raise UsageError(f"arms[{arm}].params: {error}") from None
+    return _Folder(found.name, found.folder)
+
+
+def _load_drafters(folders: Mapping[str, _Folder], target: LlamaTarget) -> dict[str, Bound]:
+    """The drafter of each arm that has one; arms that share a folder share its weights."""
+    loaded: dict[Path, Bound] = {}
     found: dict[str, Bound] = {}
-    for name, settings in arms.items():
-        folder = settings.checkpoint
-        if folder is None:
-            continue
+    for arm, folder in folders.items():
         try:
-            if folder not in loaded:
-                network = load_drafter(Path(folder), target.dtype, target.device)
-                loaded[folder] = bind(network, target, folder)
+            if folder.path not in loaded:
+                network = load_drafter(folder.path, target.dtype, target.device)
+                loaded[folder.path] = bind(network, target, folder.name)
         except DrafterError as error:
-            raise UsageError(f"arms[{name}].params: `checkpoint`: {error}") from None
-        found[name] = loaded[folder]
+            raise UsageError(f"arms[{arm}].params: `checkpoint`: {error}") from None
+        found[arm] = loaded[folder.path]
     return found
+
+
+def _sha256(folder: Path) -> str:
+    """Of a drafter's weight files, in the order of their names."""
+    found = hashlib.sha256()
+    for path in sorted(folder.glob("*.safetensors")):
+        found.update(path.read_bytes())
+    return found.hexdigest()
 
 
 def _fitted(name: str, settings: ArmSettings, bound: Bound | None) -> ArmSettings:

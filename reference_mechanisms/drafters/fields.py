@@ -107,6 +107,13 @@ class Fields:
             raise self.wrong(name, f"one of {', '.join(sorted(known))}")
         return str(value)
 
+    def text(self, name: str) -> str:
+        """A text that is not empty."""
+        value = self._raw.get(name)
+        if not isinstance(value, str) or not value:
+            raise self.wrong(name, "a text")
+        return value
+
     def integers(self, name: str) -> tuple[int, ...]:
         """A list of integers, not empty."""
         value = self._raw.get(name)

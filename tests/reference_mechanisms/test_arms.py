@@ -24,6 +24,13 @@ def test_graphs_are_switched_off_for_any_drafter(tmp_path: Path) -> None:
         parse_settings({"drafter": "none", "graphs": 1})
 
 
+def test_without_a_folder_a_trained_drafter_is_the_shipped_one() -> None:
+    settings = parse_settings({"drafter": "dspark", "drafts": 5})
+    assert settings == ArmSettings(drafter="dspark", drafts=5)
+    assert settings.trained
+    assert not parse_settings({"drafter": "ngram"}).trained
+
+
 def test_a_trained_drafter_drafts_as_many_as_its_checkpoint_unless_told(tmp_path: Path) -> None:
     params = {"drafter": "dspark", "checkpoint": str(tmp_path)}
     assert parse_settings(params) == ArmSettings(drafter="dspark", drafts=0, checkpoint=str(tmp_path))
@@ -36,7 +43,7 @@ def test_a_trained_drafter_drafts_as_many_as_its_checkpoint_unless_told(tmp_path
 @pytest.mark.parametrize(
     ("params", "message"),
     [
-        pytest.param({"checkpoint": None}, "`checkpoint` must be the folder of a dspark", id="no checkpoint"),
+        pytest.param({"checkpoint": None}, "`checkpoint` must be the folder of a dspark", id="no folder"),
         pytest.param({"checkpoint": "/no/such/folder"}, "got '/no/such/folder'", id="no such folder"),
         pytest.param({"drafts": 0}, "`drafts` must be an integer in 1..32", id="no drafts"),
         pytest.param({"draft_sample_method": "best"}, "`draft_sample_method` must be one of", id="method"),

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -10,6 +11,7 @@ import msgspec
 import pytest
 
 from harness.errors import UsageError
+from harness.models import resolve_model
 from harness.plan import ArmSpec, Deployment, ModelSpec
 from harness.records import DecodeRequest, Sampling, StepEvent
 from reference_mechanisms.backend import ReferenceSession, open_session
@@ -184,3 +186,29 @@ def test_arms_share_a_checkpoint_and_keep_their_own_drafts(deployment: Deploymen
         name: max(event.num_draft_tokens for event in session.stream(name, requests())) for name in ("a", "b")
     }
     assert most == {"a": 3, "b": 2}
+
+
+def shipped_for(sha256: str, name: str, root: Path) -> Path:
+    target = {"specpilot_target": {"name": "tiny", "sha256": sha256}}
+    return Path(folder_of(name, root / "tiny", **target)).parent.parent
+
+
+def test_without_a_folder_the_drafter_shipped_for_the_target_is_used(
+    deployment: Deployment, tmp_path: Path
+) -> None:
+    root = shipped_for(resolve_model(deployment.target).sha256 or "", "dflash", tmp_path)
+    arms = [arm("ar", "none"), arm("x", "dflash", drafts=2)]
+    session = open_session(deployment, arms, shipped=root)
+    facts = session.describe()
+    assert facts["checkpoints"] == {"x": "shipped tiny/dflash"}
+    weights = (root / "tiny" / "dflash" / "model.safetensors").read_bytes()
+    assert facts["checkpoint_sha256"] == {"x": hashlib.sha256(weights).hexdigest()}
+    assert max(event.num_draft_tokens for event in session.stream("x", requests())) == 2
+
+
+def test_a_drafter_shipped_for_another_target_is_refused(deployment: Deployment, tmp_path: Path) -> None:
+    root = shipped_for("beef" * 16, "dflash", tmp_path)
+    with pytest.raises(UsageError, match=r"arms\[x\].*trained for tiny \(beefbeefbeef\), this target's"):
+        open_session(deployment, [arm("ar", "none"), arm("x", "dflash")], shipped=root)
+    with pytest.raises(UsageError, match=r"no dspark comes with this package \(it has shipped tiny/dflash\)"):
+        open_session(deployment, [arm("ar", "none"), arm("x", "dspark")], shipped=root)

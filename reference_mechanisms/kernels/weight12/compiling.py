@@ -36,7 +36,6 @@ def compile_cubin(variant: Variant, architecture: str) -> bytes:
         ("WARPS", variant.warps),
         ("PIECES", variant.pieces),
         ("BATCH", variant.batch),
-        ("CTAS", variant.ctas),
     )
     return compile_text(source(), architecture, macros)
 

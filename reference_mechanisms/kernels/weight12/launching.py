@@ -17,7 +17,7 @@ from torch import Tensor
 from reference_mechanisms.kernels.weight12.arrange import Arranged
 from reference_mechanisms.kernels.weight12.compiling import ENTRY, compile_cubin
 from reference_mechanisms.kernels.weight12.driver import architecture, attribute, check, driver, grid, load
-from reference_mechanisms.kernels.weight12.schedule import MAX_TOKENS, Limits, Variant, variant
+from reference_mechanisms.kernels.weight12.schedule import MAX_TOKENS, Variant, variant
 
 _POINTER, _INT, _LONG = ctypes.c_void_p, ctypes.c_int, ctypes.c_longlong
 _TYPES = (_POINTER,) * 6 + (_INT,) * 5 + (_LONG,) * 2
@@ -63,7 +63,7 @@ def _checked(x: Tensor, weight: Arranged, out: Tensor | None) -> Tensor:
 
 
 def _variant(weight: Arranged, tokens: int) -> Variant:
-    return variant(weight.split, tokens, raw=weight.raw, limits=_limits(weight.units.device.index))
+    return variant(weight.split, tokens, raw=weight.raw, room=_room(weight.units.device.index))
 
 
 def _launch(x: Tensor, weight: Arranged, out: Tensor) -> None:
@@ -106,21 +106,15 @@ def _grid(found: Variant, clusters: int, shared_bytes: int, *more: Any) -> Any:
 
 
 @functools.cache
-def _limits(device: int) -> Limits:
-    """Shared memory of a device."""
-    return Limits(
-        multiprocessor=attribute("MAX_SHARED_MEMORY_PER_MULTIPROCESSOR", device),
-        cta=attribute("MAX_SHARED_MEMORY_PER_BLOCK_OPTIN", device),
-        reserved=attribute("RESERVED_SHARED_MEMORY_PER_BLOCK", device),
-    )
+def _room(device: int) -> int:
+    """Bytes of shared memory that a CTA may have."""
+    return attribute("MAX_SHARED_MEMORY_PER_BLOCK_OPTIN", device)
 
 
 @functools.cache
 def _function(found: Variant, device: int) -> tuple[Any, int]:
-    """The loaded kernel, and how many of its clusters the device holds at once."""
-    limits = _limits(device)
-    function = load(compile_cubin(found, architecture(device)), ENTRY, device, limits.cta)
-    # One CTA a multiprocessor: the other half is for the kernel that comes next.
-    alone = max(found.shared_bytes, min(limits.cta, limits.for_each_of(2) + 2048))
-    clusters = int(check(driver().cuOccupancyMaxActiveClusters(function, _grid(found, 1, alone))))
+    """The loaded kernel, and how many of its clusters the device holds at once, a CTA a multiprocessor."""
+    room = _room(device)
+    function = load(compile_cubin(found, architecture(device)), ENTRY, device, room)
+    clusters = int(check(driver().cuOccupancyMaxActiveClusters(function, _grid(found, 1, room))))
     return function, max(1, clusters)

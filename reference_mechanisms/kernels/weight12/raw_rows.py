@@ -75,7 +75,7 @@ def _lookup(ptab: Tensor) -> Tensor:
     """Nibble of each high byte under each palette number, flat [256 * 256]."""
     out = torch.zeros((256, 256), dtype=torch.uint8, device=ptab.device)
     numbers = torch.arange(len(ptab), device=ptab.device)
-    for index in reversed(range(CLASSES)):  # the first of equal entries wins
+    for index in range(CLASSES):
         out[numbers, ptab[:, index].long()] = index
         out[numbers, ptab[:, index].long() | 0x80] = index | 8
     return out.reshape(-1)

@@ -14,17 +14,12 @@ TILE = 64  # columns of a unit
 PASS_ROWS = 256  # of a CTA whose warps do not share columns
 SLOT_BYTES = {False: 1536 + 128, True: 2048}  # of 16 rows of a unit in a ring: packed with numbers, raw
 MAX_PIECES = {8: 8, 16: 4}  # in a warp's ring, by warps of a CTA
-MIN_RING = 32 << 10  # bytes of the rings of a multiprocessor's CTA: less does not keep memory busy
+MIN_RING = 32 << 10  # bytes of the rings of a CTA: less does not keep memory busy
 GOOD_RING = 48 << 10
 
 BLOCKS = (1, 2, 4, 8)  # blocks of 8 tokens that a kernel is compiled for
 MAX_TOKENS = 64
-LAYOUTS = {  # warps and CTAs on a multiprocessor, by blocks, first choice first
-    1: ((16, 1), (8, 1)),
-    2: ((16, 1), (8, 1)),
-    4: ((8, 1),),
-    8: ((8, 1),),
-}
+WARPS = {1: (16, 8), 2: (16, 8), 4: (8,), 8: (8,)}  # of a CTA, by blocks, first choice first
 MAX_BATCH = 4  # passes of one block of tokens whose sums are exchanged at once
 X_TILES = 32  # of a CTA, if a cluster of eight can have so few
 CLUSTERS = (1, 2, 4, 8)
@@ -33,27 +28,8 @@ NOMINAL_CTAS = 128  # what splits are made for; a device may run more or fewer a
 PASS_COST = 0.1  # of a pass, beside its units
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Limits:
-    """Shared memory of a device, in bytes.
-
-    Attributes:
-        multiprocessor: of one multiprocessor.
-        cta: the most that one CTA may have.
-        reserved: of every CTA, for the system.
-    """
-
-    multiprocessor: int
-    cta: int
-    reserved: int
-
-    def for_each_of(self, ctas: int) -> int:
-        """What each of so many CTAs on one multiprocessor may have."""
-        return min(self.cta, self.multiprocessor // ctas - self.reserved)
-
-
-HOPPER = Limits(multiprocessor=228 << 10, cta=227 << 10, reserved=1 << 10)
-BLACKWELL_RTX = Limits(multiprocessor=100 << 10, cta=99 << 10, reserved=1 << 10)
+HOPPER = 227 << 10  # bytes of shared memory that a CTA may have
+BLACKWELL_RTX = 99 << 10
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -100,7 +76,6 @@ class Variant:
         warps: of a CTA; of eight each takes 32 rows, of sixteen 16.
         pieces: of 16 rows in each warp's ring.
         batch: passes whose sums are exchanged at once.
-        ctas: that fit on one multiprocessor.
         shared_bytes: of a CTA.
     """
 
@@ -111,7 +86,6 @@ class Variant:
     warps: int
     pieces: int
     batch: int
-    ctas: int
     shared_bytes: int
 
 
@@ -136,28 +110,29 @@ def split(rows: int, columns: int) -> Split:
     return next(found for found in candidates if cost(found) <= 1.02 * least)
 
 
-def variant(found: Split, tokens: int, *, raw: bool, limits: Limits = HOPPER) -> Variant:
+def variant(found: Split, tokens: int, *, raw: bool, room: int = HOPPER) -> Variant:
     """The kernel for so many tokens; it takes fewer at once if their x does not fit.
 
-    Few tokens take sixteen warps of 16 rows, many take eight of 32: a warp reads all of x for its rows.
+    Few tokens take sixteen warps of 16 rows; many take eight of 32, as every warp reads all of x. Eight also
+    need less for their rings.
 
     Raises:
         ValueError: not even 8 tokens of so many columns fit.
     """
     wanted = next(blocks for blocks in BLOCKS if tokens <= 8 * blocks)
     for blocks in reversed(BLOCKS[: BLOCKS.index(wanted) + 1]):
-        for warps, ctas in LAYOUTS[blocks]:
-            fitting = fit(found, blocks, warps, ctas, raw=raw, limits=limits)
+        for warps in WARPS[blocks]:
+            fitting = fit(found, blocks, warps, raw=raw, room=room)
             if fitting is not None:
                 return fitting
-    raise ValueError(f"{found.tiles * TILE} columns are too many for {limits.cta} bytes of shared memory")
+    raise ValueError(f"{found.tiles * TILE} columns are too many for {room} bytes of shared memory")
 
 
-def fit(found: Split, blocks: int, warps: int, ctas: int, *, raw: bool, limits: Limits) -> Variant | None:
+def fit(found: Split, blocks: int, warps: int, *, raw: bool, room: int) -> Variant | None:
     """The kernel of this layout with the largest rings; None if they would be too small."""
     best: tuple[bool, int, int] | None = None
     for batch in (max(1, MAX_BATCH // blocks), 1):
-        free = limits.for_each_of(ctas) - shared_bytes(found, blocks, batch, warps, 0, raw=raw)
+        free = room - shared_bytes(found, blocks, batch, warps, 0, raw=raw)
         pieces = min(MAX_PIECES[warps], free // (warps * SLOT_BYTES[raw]))
         ring = pieces * warps * SLOT_BYTES[raw]
         if ring >= MIN_RING:
@@ -173,7 +148,6 @@ def fit(found: Split, blocks: int, warps: int, ctas: int, *, raw: bool, limits: 
         warps=warps,
         pieces=pieces,
         batch=batch,
-        ctas=ctas,
         shared_bytes=shared_bytes(found, blocks, batch, warps, pieces, raw=raw),
     )
 

@@ -1,8 +1,8 @@
 // y = x W^T for 1 .. 8 NT rows of x. W streams once, by the lanes that need it; see README.md for the schedule.
 //
 // Compiled with NT (blocks of 8 rows of x), RAW (1: bf16 weights, the twin), CLUSTER and WK (CTAs and warps of a CTA
-// that share the columns), WARPS (8: a team of WK warps takes 32 rows; 16: it takes 16), PIECES (of a warp's ring), BATCH
-// (passes whose sums are exchanged at once) and CTAS (that are to fit on a multiprocessor).
+// that share the columns), WARPS (8: a team of WK warps takes 32 rows; 16: it takes 16), PIECES (of a warp's ring) and
+// BATCH (passes whose sums are exchanged at once).
 constexpr int THREADS = 32 * WARPS;
 constexpr int HALVES = 16 / WARPS;             // pieces of a unit that a warp takes
 constexpr int TEAM = 32 * WK;                  // threads that share rows
@@ -125,7 +125,7 @@ __device__ __forceinline__ void write_batch(const float4* inbox, const Output& o
     }
 }
 
-extern "C" __global__ void __launch_bounds__(THREADS, CTAS)
+extern "C" __global__ void __launch_bounds__(THREADS, 1)
     weight12_stream(const u8* __restrict__ weights, const u8* __restrict__ numbers, const u8* __restrict__ palettes,
                     const u8* __restrict__ highs, const u16* x, u16* y, int m, int n, int k, int tiles, int groups,
                     long long x_stride, long long y_stride) {

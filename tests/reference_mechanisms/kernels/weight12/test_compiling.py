@@ -10,7 +10,7 @@ from reference_mechanisms.kernels.weight12.compiling import (
     compile_text,
     reading_source,
 )
-from reference_mechanisms.kernels.weight12.schedule import BLACKWELL_RTX, HOPPER, Limits, split, variant
+from reference_mechanisms.kernels.weight12.schedule import BLACKWELL_RTX, HOPPER, split, variant
 
 pytest.importorskip("cuda.core", reason="cuda.core is not installed: pip install -e '.[gpu]'")
 pathfinder = pytest.importorskip("cuda.pathfinder", reason="cuda.pathfinder is not installed")
@@ -29,10 +29,10 @@ def _nvrtc() -> None:
 
 @pytest.mark.parametrize("raw", [False, True], ids=["packed", "twin"])
 @pytest.mark.parametrize("tokens", [8, 16, 32, 64])
-@pytest.mark.parametrize(("architecture", "limits"), DEVICES.items(), ids=DEVICES)
-def test_every_kernel_compiles(architecture: str, limits: Limits, tokens: int, raw: bool) -> None:
+@pytest.mark.parametrize(("architecture", "room"), DEVICES.items(), ids=DEVICES)
+def test_every_kernel_compiles(architecture: str, room: int, tokens: int, raw: bool) -> None:
     for shape in ((4096, 4096), (4096, 12288)):
-        kernel = variant(split(*shape), tokens, raw=raw, limits=limits)
+        kernel = variant(split(*shape), tokens, raw=raw, room=room)
         cubin = compile_cubin(kernel, architecture)
         assert cubin.startswith(ELF)
         assert b"weight12_stream" in cubin

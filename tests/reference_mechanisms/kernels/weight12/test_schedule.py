@@ -10,12 +10,11 @@ from reference_mechanisms.kernels.weight12.schedule import (
     BLACKWELL_RTX,
     CLUSTERS,
     HOPPER,
-    LAYOUTS,
     MIN_RING,
     NOMINAL_CTAS,
     SLOT_BYTES,
+    WARPS,
     X_TILES,
-    Limits,
     Split,
     Variant,
     fit,
@@ -26,7 +25,7 @@ from reference_mechanisms.kernels.weight12.schedule import (
 
 SHAPES = sorted({shape for model in MODELS.values() for shape in model.shapes})
 ODD = [(1, 1), (1, 256), (33, 100), (65, 300), (2051, 4160), (96, 17408)]
-LIMITS = {"sm_90": HOPPER, "sm_120": BLACKWELL_RTX}
+ROOM = {"sm_90": HOPPER, "sm_120": BLACKWELL_RTX}
 
 
 def cuts(found: Split) -> list[int]:
@@ -64,23 +63,23 @@ def test_seven_eighths_of_the_ctas_have_work_to_the_end(shape: tuple[int, int]) 
     assert found.groups / (passes * clusters) > 7 / 8
 
 
-@pytest.mark.parametrize("limits", LIMITS.values(), ids=LIMITS)
+@pytest.mark.parametrize("room", ROOM.values(), ids=ROOM)
 @pytest.mark.parametrize("shape", SHAPES + ODD, ids=str)
-def test_tokens_raw_and_device_change_no_cut_of_a_sum(shape: tuple[int, int], limits: Limits) -> None:
+def test_tokens_raw_and_device_change_no_cut_of_a_sum(shape: tuple[int, int], room: int) -> None:
     found = split(*shape)
-    kernels = [variant(found, m, raw=raw, limits=limits) for m in range(1, 65) for raw in (False, True)]
+    kernels = [variant(found, m, raw=raw, room=room) for m in range(1, 65) for raw in (False, True)]
     assert {(kernel.cluster, kernel.warps_k) for kernel in kernels} == {(found.cluster, found.warps_k)}
 
 
-@pytest.mark.parametrize("limits", LIMITS.values(), ids=LIMITS)
+@pytest.mark.parametrize("room", ROOM.values(), ids=ROOM)
 @pytest.mark.parametrize("raw", [False, True], ids=["packed", "twin"])
 @pytest.mark.parametrize("shape", SHAPES + ODD, ids=str)
 def test_every_kernel_fits_its_device_with_rings_that_keep_memory_busy(
-    shape: tuple[int, int], raw: bool, limits: Limits
+    shape: tuple[int, int], raw: bool, room: int
 ) -> None:
     for tokens in (1, 8, 9, 16, 17, 32, 33, 64):
-        kernel = variant(split(*shape), tokens, raw=raw, limits=limits)
-        assert kernel.shared_bytes <= limits.for_each_of(kernel.ctas)
+        kernel = variant(split(*shape), tokens, raw=raw, room=room)
+        assert kernel.shared_bytes <= room
         assert kernel.warps * kernel.pieces * SLOT_BYTES[raw] >= MIN_RING
         assert kernel.pieces >= 16 // kernel.warps  # a step takes a piece of each half
 
@@ -93,18 +92,18 @@ def test_on_hopper_32_tokens_go_in_one_launch(model: str) -> None:
 
 def test_more_tokens_than_fit_at_once_are_taken_in_turns() -> None:
     found = split(4096, 12288)
-    assert variant(found, 64, raw=False, limits=HOPPER).blocks == 4
-    assert variant(found, 64, raw=False, limits=BLACKWELL_RTX).blocks == 1
+    assert variant(found, 64, raw=False, room=HOPPER).blocks == 4
+    assert variant(found, 64, raw=False, room=BLACKWELL_RTX).blocks == 1
 
 
 def test_columns_that_fit_nowhere_are_refused() -> None:
     with pytest.raises(ValueError, match="columns are too many for 101376 bytes"):
-        variant(split(64, 200_000), 1, raw=False, limits=BLACKWELL_RTX)
+        variant(split(64, 200_000), 1, raw=False, room=BLACKWELL_RTX)
 
 
 def test_shared_memory_is_counted_as_the_kernel_lays_it_out() -> None:
     found = Split(rows=64, tiles=8, cluster=2, warps_k=8)
-    kernel = fit(found, 1, 16, 1, raw=False, limits=HOPPER)
+    kernel = fit(found, 1, 16, raw=False, room=HOPPER)
     assert kernel == Variant(
         blocks=1,
         raw=False,
@@ -113,19 +112,17 @@ def test_shared_memory_is_counted_as_the_kernel_lays_it_out() -> None:
         warps=16,
         pieces=4,
         batch=4,
-        ctas=1,
         shared_bytes=16 * 4 * 1664 + 8192 + 2 * 4 * 1024 + 2048 + 16 + 8 * (4 * 128 + 16),
     )
 
 
 def test_a_layout_whose_rings_would_be_too_small_does_not_fit() -> None:
     found = Split(rows=64, tiles=64, cluster=1, warps_k=8)
-    assert shared_bytes(found, 4, 1, 16, 0, raw=False) > HOPPER.cta
-    assert fit(found, 4, 16, 1, raw=False, limits=HOPPER) is None
-    assert fit(dataclasses.replace(found, tiles=16), 4, 16, 1, raw=False, limits=HOPPER) is not None
+    assert shared_bytes(found, 4, 1, 16, 0, raw=False) > HOPPER
+    assert fit(found, 4, 16, raw=False, room=HOPPER) is None
+    assert fit(dataclasses.replace(found, tiles=16), 4, 16, raw=False, room=HOPPER) is not None
 
 
-def test_every_count_of_blocks_has_a_layout() -> None:
-    assert {blocks: len(layouts) > 0 for blocks, layouts in LAYOUTS.items()} == dict.fromkeys(
-        (1, 2, 4, 8), True
-    )
+def test_a_warp_takes_16_rows_or_32() -> None:
+    assert set(WARPS) == {1, 2, 4, 8}
+    assert {warps for choices in WARPS.values() for warps in choices} == {8, 16}

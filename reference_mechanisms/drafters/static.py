@@ -31,7 +31,7 @@ class _Places:
 
     def attention(self, positions: Tensor, end: Tensor) -> _Attention:
         """Of rows at these positions, which also see each other, over everything before `end`."""
-        seen = {reach: _seen(positions, end, reach) for reach in set(self._reaches)}
+        seen = {reach: bounds(positions, end, reach) for reach in set(self._reaches)}
         return _Attention(self.layers, positions, [seen[reach] for reach in self._reaches], self._kernels)
 
 
@@ -51,8 +51,8 @@ class _Attention:
         return found.view(*rows, -1)
 
 
-def _seen(positions: Tensor, end: Tensor, reach: Reach) -> Seen:
-    """What `blocks.visible` says of rows before `end` [1], as bounds."""
+def bounds(positions: Tensor, end: Tensor, reach: Reach) -> Seen:
+    """What `blocks.visible` says of positions before `end` [1], as bounds of each row."""
     low, high = torch.zeros_like(positions), end.expand(len(positions))
     if reach.causal:
         high = positions + 1

@@ -174,7 +174,7 @@ class Decoder:
                 lane.begin(request.prompt, tapped, live.emitted[-1], self._limit(live))
             while not live.done:
                 lanes.hold(live)
-                checked = lane.step()
+                checked = lane.step(cache.length(0))
                 yield self._emit(live, Proposal(checked.draft), checked.logits, checked.plain, cache)
             return
         drafter.begin(0, request)

@@ -25,28 +25,18 @@ class Graphs:
         self._pool = torch.cuda.graph_pool_handle() if self.records else None
 
     def program(self, work: Program) -> Program:
-        """`work`, recorded; it is run a few times first, on whatever its buffers hold.
-
-        Raises:
-            TargetError: the device has too little memory for it.
-        """
+        """`work`, recorded; it is run a few times first, on whatever its buffers hold."""
         if not self.records:
             return work
         graph = torch.cuda.CUDAGraph()
         stream = torch.cuda.Stream(self._device)  # type: ignore[no-untyped-call]
-        try:
-            stream.wait_stream(torch.cuda.current_stream(self._device))
-            with torch.cuda.stream(stream):
-                for _ in range(WARM_UPS):
-                    work()
-            torch.cuda.current_stream(self._device).wait_stream(stream)
-            with torch.cuda.graph(graph, pool=self._pool):
+        stream.wait_stream(torch.cuda.current_stream(self._device))
+        with torch.cuda.stream(stream):
+            for _ in range(WARM_UPS):
                 work()
-        except torch.OutOfMemoryError:
-            raise TargetError(
-                f"the device has too little memory to record a step: {free_bytes(self._device)} bytes are "
-                f"free; lower the deployment's context_length or give the arm graphs = false"
-            ) from None
+        torch.cuda.current_stream(self._device).wait_stream(stream)
+        with torch.cuda.graph(graph, pool=self._pool):
+            work()
         return graph.replay
 
 

@@ -16,9 +16,9 @@ from torch import Tensor
 from reference_mechanisms.drafters.protocol import DraftProgram, StaticDrafter
 from reference_mechanisms.engine.cache import KVCache
 from reference_mechanisms.engine.choices import NO_NUMBERS
-from reference_mechanisms.engine.graphs import Graphs, hold_fit
+from reference_mechanisms.engine.graphs import Graphs, free_bytes, hold_fit
 from reference_mechanisms.engine.static_step import Report, VerifyStep
-from reference_mechanisms.errors import RequestError
+from reference_mechanisms.errors import RequestError, TargetError
 from reference_mechanisms.kernels.step.choice import kernels_for
 from reference_mechanisms.targets.llama import LlamaTarget
 
@@ -35,7 +35,6 @@ class Static(NamedTuple):
 class Checked(NamedTuple):
     """One verify step, as far as it counts."""
 
-    start: int  # position of the anchor
     draft: tuple[int, ...]
     plain: list[int]  # argmax of each row
     logits: Tensor  # [1 + drafted, vocabulary], until the next step
@@ -78,17 +77,24 @@ class Lane:
             self._draft.absorb(rows, positions, following[piece], last)
         self._first()
 
-    def step(self) -> Checked:
+    def step(self, start: int) -> Checked:
         """Verify the draft that the device holds; start on the next one.
 
+        Args:
+            start: position of the anchor, as the host knows it.
+
         Raises:
+            ValueError: the device stands elsewhere.
             RequestError: a logit is not a number.
         """
         self._verify()
         self._mail.send()
         if self._next is not None:
             self._next()
-        return self._checked(self._step.read(self._mail.receive()))
+        report = self._step.read(self._mail.receive())
+        if report.start != start:
+            raise ValueError(f"the device stands at position {report.start}, the host at {start}")
+        return self._checked(report)
 
     def verify(self, token_ids: Sequence[int], start: int) -> Checked:
         """Verify a draft of the host.
@@ -113,7 +119,6 @@ class Lane:
         if not all(report.finite[:count]):
             raise RequestError(NO_NUMBERS)
         return Checked(
-            report.start,
             tuple(report.token_ids[1:count]),
             report.choices[:count],
             self._step.logits[:count],
@@ -180,26 +185,45 @@ class Lanes:
             raise RequestError("another request took the place of this one before it had ended")
 
     def checking(self, taps: Sequence[int]) -> Lane:
-        """The lane for drafts of the host, which need these layers."""
+        """The lane for drafts of the host, which need these layers.
+
+        Raises:
+            TargetError: it does not fit the device.
+        """
         return self._found(tuple(taps), None, None)
 
     def driving(self, taps: Sequence[int], drafter: StaticDrafter | None) -> Lane:
-        """The lane that makes its own drafts; without a drafter it decodes autoregressively."""
+        """The lane that makes its own drafts; without a drafter it decodes autoregressively.
+
+        Raises:
+            TargetError: it does not fit the device.
+        """
         return self._found(tuple(taps), None if drafter is None else drafter.key, drafter)
 
     def _found(self, taps: tuple[int, ...], key: Hashable, drafter: StaticDrafter | None) -> Lane:
         if (taps, key) not in self._lanes:
-            draft = None if drafter is None else drafter.program(self._positions)
-            step = VerifyStep(
-                self._target,
-                self.cache,
-                rows=self._static.rows,
-                drafts=0 if draft is None else draft.drafts,
-                taps=taps,
-                kernels=self.kernels,
-            )
-            self._lanes[taps, key] = Lane(step, draft, self._static.graphs)
+            try:
+                self._lanes[taps, key] = self._made(taps, drafter)
+            except torch.OutOfMemoryError:
+                device = self._target.device
+                raise TargetError(
+                    f"the device has too little memory for the steps of a single request: "
+                    f"{free_bytes(device)} bytes are free; lower the deployment's context_length or give "
+                    f"the arm graphs = false"
+                ) from None
         return self._lanes[taps, key]
+
+    def _made(self, taps: tuple[int, ...], drafter: StaticDrafter | None) -> Lane:
+        draft = None if drafter is None else drafter.program(self._positions)
+        step = VerifyStep(
+            self._target,
+            self.cache,
+            rows=self._static.rows,
+            drafts=0 if draft is None else draft.drafts,
+            taps=taps,
+            kernels=self.kernels,
+        )
+        return Lane(step, draft, self._static.graphs)
 
 
 class _Mail:

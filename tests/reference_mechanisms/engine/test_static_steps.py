@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 import torch
+from torch import Tensor
 
 from reference_mechanisms.drafters.binding import Bound, bind
 from reference_mechanisms.drafters.calibration import NoDrafter, NullDrafter, ReplayDrafter
@@ -239,6 +240,34 @@ def test_other_rules_are_asked_and_not_passed_over(
     scripted = ScriptedStatic(bound.new_drafter(Drafting(drafts=DRAFTS)), script, PROMPTS[0])
     with pytest.raises(AssertionError, match="drives itself"):  # it was asked on the host
         decoded(static(target, rules=rules), scripted, PROMPTS[0], Sampling(max_tokens=9))
+
+
+def test_padding_that_happens_to_be_right_is_not_accepted(
+    target: LlamaTarget, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Padding is token 0, and here the target always chooses 0."""
+    honest = type(target).logits
+
+    def zero(self: LlamaTarget, hidden: Tensor) -> Tensor:
+        found = honest(self, hidden).clone()
+        found[:, 0] = 1e3
+        return found
+
+    monkeypatch.setattr(type(target), "logits", zero)
+    bound = bind(NETWORKS["dflash"](), target, "drafter")
+    script, sampling = Script((0,) * 20, VOCAB, seed=0, wrong=0.0), Sampling(max_tokens=20)
+    scripted = ScriptedStatic(bound.new_drafter(Drafting(drafts=DRAFTS)), script, PROMPTS[0])
+    events = decoded(static(target), scripted, PROMPTS[0], sampling)
+    assert [event.accepted for event in events] == [0, 4, 4, 4, 3]
+    assert ids_of(events) == (0,) * 20
+
+
+def test_a_device_that_stands_elsewhere_is_refused(target: LlamaTarget) -> None:
+    lane = Lanes(target, CAPACITY, Static(ROWS, Graphs(CPU))).driving((), None)
+    lane.begin((0, 5), torch.empty(0), 9, limit=5)
+    lane.step(2)
+    with pytest.raises(ValueError, match="the device stands at position 3, the host at 2"):
+        lane.step(2)
 
 
 def test_a_replaced_request_is_refused(target: LlamaTarget) -> None:

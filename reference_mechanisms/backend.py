@@ -30,6 +30,8 @@ from reference_mechanisms.engine.rules import Rules
 from reference_mechanisms.errors import DrafterError, RequestError, TargetError
 from reference_mechanisms.request import Event, Request, Sampling
 from reference_mechanisms.targets.llama import LlamaTarget, load_llama
+from reference_mechanisms.weight12.errors import WeightError
+from reference_mechanisms.weight12.target import load_packed_llama
 
 Wrap = Callable[[Drafter], Drafter]
 
@@ -67,8 +69,9 @@ class ReferenceSession:
         dtype: torch.dtype = getattr(torch, deployment.target.dtype)
         tokenizer = PromptTokenizer(model.path)
         try:
-            self._target: LlamaTarget = load_llama(model.path, dtype, torch.device(deployment.device))
-        except TargetError as error:
+            load = load_packed_llama if deployment.weights_format == "weight12" else load_llama
+            self._target: LlamaTarget = load(model.path, dtype, torch.device(deployment.device))
+        except (TargetError, WeightError) as error:
             raise ModelError(str(error)) from None
         self._folders = {
             name: _folder(name, one, model, shipped) for name, one in arms.items() if one.trained
@@ -197,10 +200,6 @@ def open_session(
             settings[arm.name] = parse_settings(arm.params)
         except ParameterError as error:
             raise UsageError(f"arms[{arm.name}].params: {error}") from None
-    if deployment.weights_format != "bf16":
-        raise UsageError(
-            f"deployment `weights_format` = {deployment.weights_format!r}: this engine reads plain weights"
-        )
     if deployment.device == "cuda" and not torch.cuda.is_available():
         raise UsageError("deployment `device` is 'cuda', but torch finds no such device here")
     if deployment.threads is not None:

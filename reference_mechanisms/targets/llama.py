@@ -19,7 +19,7 @@ from reference_mechanisms.targets.attention import ChainAttention
 from reference_mechanisms.targets.checkpoint import Checkpoint
 from reference_mechanisms.targets.config import LlamaConfig, read_config
 from reference_mechanisms.targets.layer_ops import LayerOps, TorchOps
-from reference_mechanisms.targets.linear import RowLinear, prepacks
+from reference_mechanisms.targets.matrices import Linear, Matrices, PlainMatrices, Source
 from reference_mechanisms.targets.rope import rotation_table
 
 KEY_BUCKET = 256  # positions; attention reads whole buckets
@@ -31,12 +31,12 @@ class Layer(NamedTuple):
     """Weights of one decoder layer, fused where stock has several products of one input."""
 
     input_norm: Tensor  # [hidden]
-    qkv: RowLinear
+    qkv: Linear
     qk_norm: Tensor | None  # [heads + kv_heads, head_dim]: the query norm repeated, then the key norm
-    output: RowLinear
+    output: Linear
     post_norm: Tensor  # [hidden]
-    gate_up: RowLinear
-    down: RowLinear
+    gate_up: Linear
+    down: Linear
 
 
 class Forward(NamedTuple):
@@ -49,8 +49,22 @@ class Forward(NamedTuple):
 class LlamaTarget:
     """A target on one device; it holds no sequence, those live in the cache."""
 
-    def __init__(self, config: LlamaConfig, checkpoint: Checkpoint, dtype: torch.dtype, device: torch.device):
+    def __init__(
+        self,
+        config: LlamaConfig,
+        checkpoint: Source,
+        dtype: torch.dtype,
+        device: torch.device,
+        matrices: Matrices | None = None,
+    ) -> None:
         """Take every tensor of the checkpoint.
+
+        Args:
+            config: of the model.
+            checkpoint: its tensors.
+            dtype: to compute in.
+            device: to compute on.
+            matrices: makes the products from the checkpoint; None for plain ones.
 
         Raises:
             TargetError: a tensor is missing, unused or does not fit.
@@ -62,25 +76,28 @@ class LlamaTarget:
         def take(name: str, *shape: int) -> Tensor:
             return checkpoint.take(name, shape, dtype).to(device)
 
-        self._embedding = take(EMBEDDING, config.vocab_size, config.hidden_size)
-        self._layers = [_take_layer(config, take, f"model.layers.{n}.") for n in range(config.layers)]
+        self._matrices = matrices or PlainMatrices(checkpoint, dtype, device)
+        sizes = (config.vocab_size, config.hidden_size)
+        self._embedding = self._matrices.table(EMBEDDING, *sizes)
+        prefixes = (f"model.layers.{n}." for n in range(config.layers))
+        self._layers = [_take_layer(config, take, self._matrices, prefix) for prefix in prefixes]
         self._final_norm = take("model.norm.weight", config.hidden_size)
-        head = self._embedding
-        if HEAD in checkpoint or not config.tied_head:
-            head = take(HEAD, config.vocab_size, config.hidden_size)
-            if config.tied_head and not torch.equal(head, self._embedding):
+        if config.tied_head:
+            if HEAD in checkpoint and not torch.equal(take(HEAD, *sizes), take(EMBEDDING, *sizes)):
                 raise TargetError(
                     f"{checkpoint.folder}: config.json says `tie_word_embeddings`, but {HEAD} is stored and "
                     f"differs from {EMBEDDING}"
                 )
-        self._head = RowLinear(head)
+            self._head = self._embedding.linear()
+        else:
+            self._head = self._matrices.linear([(HEAD, config.vocab_size)], config.hidden_size, None)
         checkpoint.refuse_unused(RECOMPUTED)
         self.rotations = torch.empty(0)  # of every position of the largest cache, `rope.rotation_table`
 
     @property
     def linear_kernel(self) -> str:
         """How linear layers are computed here, for the report."""
-        return "onednn prepacked" if prepacks(self.dtype, self.device) else "torch linear"
+        return self._matrices.kernel
 
     def new_cache(self, slots: int, capacity: int) -> KVCache:
         """A cache for `slots` requests of up to `capacity` positions."""
@@ -125,7 +142,7 @@ class LlamaTarget:
             taps: as in `forward`.
         """
         config, count = self.config, len(token_ids)
-        hidden = self._embedding[token_ids]
+        hidden = self._embedding(token_ids)
         seen = {-1: hidden}
         norms = [*(layer.input_norm for layer in self._layers[1:]), self._final_norm]
         normed = ops.norm(hidden, self._layers[0].input_norm)
@@ -142,7 +159,7 @@ class LlamaTarget:
     @torch.inference_mode()
     def embed(self, token_ids: Tensor) -> Tensor:
         """Embeddings [..., hidden] of ids [...], for drafters that share them."""
-        return self._embedding[token_ids]
+        return self._embedding(token_ids)
 
     @torch.inference_mode()
     def logits(self, hidden: Tensor) -> Tensor:
@@ -161,14 +178,14 @@ def load_llama(folder: Path, dtype: torch.dtype, device: torch.device) -> LlamaT
         return LlamaTarget(config, checkpoint, dtype, device)
 
 
-def _take_layer(config: LlamaConfig, take: Callable[..., Tensor], prefix: str) -> Layer:
+def _take_layer(config: LlamaConfig, take: Callable[..., Tensor], matrices: Matrices, prefix: str) -> Layer:
     hidden, inner, head_dim = config.hidden_size, config.intermediate_size, config.head_dim
     query, key = config.heads * head_dim, config.kv_heads * head_dim
 
-    def linear(parts: Sequence[tuple[str, int]], inputs: int, *, bias: bool) -> RowLinear:
-        weight = torch.cat([take(f"{prefix}{name}.weight", out, inputs) for name, out in parts])
+    def linear(parts: Sequence[tuple[str, int]], inputs: int, *, bias: bool) -> Linear:
         biases = [take(f"{prefix}{name}.bias", out) for name, out in parts] if bias else None
-        return RowLinear(weight, None if biases is None else torch.cat(biases))
+        weights = [(f"{prefix}{name}.weight", out) for name, out in parts]
+        return matrices.linear(weights, inputs, None if biases is None else torch.cat(biases))
 
     qk_norm = None
     if config.qk_norm:

@@ -86,7 +86,6 @@ def test_a_request_that_does_not_fit_fails_by_name(session: ReferenceSession) ->
 @pytest.mark.parametrize(
     ("change", "message"),
     [
-        pytest.param({"weights_format": "weight12"}, "`weights_format` = 'weight12'", id="weights format"),
         pytest.param({"context_length": 4096}, "`context_length` = 4096: the target's is 256", id="context"),
     ],
 )
@@ -95,6 +94,16 @@ def test_a_deployment_the_engine_cannot_serve_is_refused(
 ) -> None:
     with pytest.raises(UsageError, match=message):
         open_session(msgspec.structs.replace(deployment, **change), ARMS)
+
+
+def test_packed_weights_are_those_of_bf16_and_no_other_type(deployment: Deployment) -> None:
+    packed = msgspec.structs.replace(deployment, weights_format="weight12")
+    with pytest.raises(ModelError, match=r"weight12 holds bfloat16 weights; `target\.dtype` is float32"):
+        open_session(packed, ARMS)
+    half = msgspec.structs.replace(packed, target=msgspec.structs.replace(packed.target, dtype="bfloat16"))
+    opened = open_session(half, ARMS)
+    assert opened.describe()["linear_kernel"] == "weight12, decoded at load"
+    opened.close()
 
 
 def test_a_wrong_parameter_names_the_arm(deployment: Deployment) -> None:

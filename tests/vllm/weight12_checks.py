@@ -23,10 +23,11 @@ from reference_mechanisms.weight12 import product
 from reference_mechanisms.weight12.encode import encode
 from reference_mechanisms.weight12.errors import CallError, WeightError
 from reference_mechanisms.weight12.layout import VERSION
+from reference_mechanisms.weight12.onload import packed_at_load
 from reference_mechanisms.weight12.planes import Planes
 from reference_mechanisms.weight12.plugin import register
 from reference_mechanisms.weight12.plugin.gathering import Known
-from reference_mechanisms.weight12.plugin.methods import PackedMethod, PackingMethod, packed_at_load
+from reference_mechanisms.weight12.plugin.methods import PackedMethod, PackingMethod
 from tests.reference_mechanisms.weight12 import samples
 from tests.reference_mechanisms.weight12.plugin_samples import known
 from tests.reference_mechanisms.weight12.samples import Bits

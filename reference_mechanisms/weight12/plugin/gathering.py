@@ -21,6 +21,7 @@ from reference_mechanisms.weight12.digests import sha256
 from reference_mechanisms.weight12.errors import CorruptError, WeightError
 from reference_mechanisms.weight12.folder_manifest import open_shard, read_manifest
 from reference_mechanisms.weight12.layout import DTYPES, GROUP, NUMPY, SUFFIXES, Packed
+from reference_mechanisms.weight12.onload import repacked
 from reference_mechanisms.weight12.planes import Planes
 
 Part = Hashable  # what a loader calls a part of a fused layer: "q", 0, None
@@ -200,13 +201,6 @@ class Gathering:
         else:
             matrix = matrix[wanted, start:stop]
         self._done.append((at, matrix))
-
-
-def repacked(weight: Tensor) -> Planes:
-    """Pack a bf16 matrix where it is."""
-    from reference_mechanisms.kernels.weight12.packing import pack  # noqa: PLC0415 - rarely needed
-
-    return planes.from_arrays(pack(weight.contiguous()), weight.shape[1])
 
 
 def _numpy(array: Tensor, suffix: str) -> npt.NDArray[Any]:

@@ -17,9 +17,10 @@ from vllm.model_executor.layers.vocab_parallel_embedding import VocabParallelEmb
 
 from reference_mechanisms.weight12 import product
 from reference_mechanisms.weight12.errors import CallError
-from reference_mechanisms.weight12.layout import GROUP, SUFFIXES, reason_of_size, reason_to_keep
+from reference_mechanisms.weight12.layout import GROUP, SUFFIXES
+from reference_mechanisms.weight12.onload import packed_at_load
 from reference_mechanisms.weight12.planes import Planes
-from reference_mechanisms.weight12.plugin.gathering import Gathering, Known, Part, repacked
+from reference_mechanisms.weight12.plugin.gathering import Gathering, Known, Part
 from reference_mechanisms.weight12.plugin.placing import LayerPlace
 
 TYPES = {"rawrow": torch.uint32, "rawval": torch.bfloat16}  # the others are bytes
@@ -182,17 +183,6 @@ class PackingMethod(_PackedLayer):
             self._use_stock(layer, weight)
         else:
             self._use_packed(layer, product.store(found))
-
-
-def packed_at_load(weight: Tensor) -> Planes | None:
-    """A bf16 matrix packed where it is; None if the format would keep it."""
-    kind = "BF16" if weight.dtype == torch.bfloat16 else str(weight.dtype)
-    if weight.dim() != 2 or reason_to_keep(kind, tuple(weight.shape)) is not None:
-        return None
-    found = repacked(weight)
-    if reason_of_size(tuple(weight.shape), len(found.ptab), len(found.rawrow)) is not None:
-        return None
-    return found
 
 
 def _register(layer: Any, name: str, empty: Tensor, loader: Any) -> None:

@@ -1,0 +1,113 @@
+"""Where a target's matrices come from and how they are multiplied: plain weights here, others elsewhere."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from pathlib import Path
+from typing import Protocol
+
+import torch
+from torch import Tensor
+
+from reference_mechanisms.targets.linear import RowLinear, prepacks
+
+
+class Source(Protocol):
+    """A checkpoint, as far as a target asks of it; see `checkpoint.Checkpoint`."""
+
+    folder: Path
+
+    def __contains__(self, name: str) -> bool:
+        """Whether a tensor of this name exists."""
+        ...
+
+    def take(self, name: str, shape: tuple[int, ...], dtype: torch.dtype) -> Tensor:
+        """A tensor, converted."""
+        ...
+
+    def refuse_unused(self, ignore: Iterable[str]) -> None:
+        """Hold that every tensor was taken."""
+        ...
+
+
+class Linear(Protocol):
+    """y = x W^T + b; rows do not notice each other."""
+
+    def __call__(self, x: Tensor) -> Tensor:
+        """[rows, out_features] of x [rows, in_features]."""
+        ...
+
+
+class Table(Protocol):
+    """An embedding."""
+
+    def __call__(self, ids: Tensor) -> Tensor:
+        """Rows [..., columns] of ids [...]."""
+        ...
+
+    def linear(self) -> Linear:
+        """The same matrix as a head."""
+        ...
+
+
+class Matrices(Protocol):
+    """Makes a target's products."""
+
+    @property
+    def kernel(self) -> str:
+        """How they are computed, for the report."""
+        ...
+
+    def linear(self, parts: Sequence[tuple[str, int]], columns: int, bias: Tensor | None) -> Linear:
+        """A product with matrices one above the other.
+
+        Args:
+            parts: names and rows.
+            columns: of each.
+            bias: of all rows, or None.
+        """
+        ...
+
+    def table(self, name: str, rows: int, columns: int) -> Table:
+        """An embedding."""
+        ...
+
+
+class PlainTable:
+    """Rows of a tensor."""
+
+    def __init__(self, weight: Tensor) -> None:
+        """Take [rows, columns]."""
+        self._weight = weight
+
+    def __call__(self, ids: Tensor) -> Tensor:
+        """See `Table`."""
+        return self._weight[ids]
+
+    def linear(self) -> Linear:
+        """See `Table`."""
+        return RowLinear(self._weight)
+
+
+class PlainMatrices:
+    """Matrices in the target's own type, multiplied by torch."""
+
+    def __init__(self, source: Source, dtype: torch.dtype, device: torch.device) -> None:
+        """Take them from a checkpoint as they are asked for."""
+        self._source, self._dtype, self._device = source, dtype, device
+
+    @property
+    def kernel(self) -> str:
+        """See `Matrices`."""
+        return "onednn prepacked" if prepacks(self._dtype, self._device) else "torch linear"
+
+    def linear(self, parts: Sequence[tuple[str, int]], columns: int, bias: Tensor | None) -> Linear:
+        """See `Matrices`."""
+        return RowLinear(torch.cat([self._take(name, rows, columns) for name, rows in parts]), bias)
+
+    def table(self, name: str, rows: int, columns: int) -> Table:
+        """See `Matrices`."""
+        return PlainTable(self._take(name, rows, columns))
+
+    def _take(self, name: str, rows: int, columns: int) -> Tensor:
+        return self._source.take(name, (rows, columns), self._dtype).to(self._device)

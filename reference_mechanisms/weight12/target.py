@@ -1,0 +1,120 @@
+"""The reference engine's target with packed matrices, from a packed folder or packed while it is loaded.
+
+On a CUDA device the kernels read the packed weights, 64 rows at once: in their own order, which is the same
+for any number of rows, so one-token and verify steps agree bit for bit. On a CPU every matrix goes through
+the format once, at load, and is multiplied as plain ones are: same bits, nothing saved.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+
+import torch
+from torch import Tensor
+
+from reference_mechanisms.errors import TargetError
+from reference_mechanisms.targets.checkpoint import Checkpoint
+from reference_mechanisms.targets.config import parse_config, read_config
+from reference_mechanisms.targets.linear import RowLinear
+from reference_mechanisms.targets.llama import LlamaTarget
+from reference_mechanisms.targets.matrices import Linear, PlainTable, Source, Table
+from reference_mechanisms.weight12 import planes, product
+from reference_mechanisms.weight12.folder_manifest import MANIFEST
+from reference_mechanisms.weight12.onload import packed_at_load, repacked
+from reference_mechanisms.weight12.packed_checkpoint import PackedCheckpoint
+from reference_mechanisms.weight12.planes import Planes
+
+
+class PackedLinear:
+    """y = x W^T + b on a CUDA device."""
+
+    def __init__(self, weight: product.Stored, bias: Tensor | None = None) -> None:
+        """Take a stored matrix and a bias [N]."""
+        self._weight, self._bias = weight, bias
+
+    def __call__(self, x: Tensor) -> Tensor:
+        """[rows, N] of x [rows, K]; more than 64 rows as several products, so that none notices."""
+        parts = torch.split(x, product.MAX_TOKENS)
+        found = [product.linear(part, self._weight, self._bias) for part in parts]
+        return found[0] if len(found) == 1 else torch.cat(found)
+
+
+class PackedTable:
+    """An embedding on a CUDA device."""
+
+    def __init__(self, weight: product.Stored) -> None:
+        """Take a stored matrix."""
+        self._weight = weight
+
+    def __call__(self, ids: Tensor) -> Tensor:
+        """Rows [..., K] of ids [...]."""
+        return product.embed(ids, self._weight)
+
+    def linear(self) -> Linear:
+        """The same matrix as a head."""
+        return PackedLinear(self._weight)
+
+
+class PackedMatrices:
+    """A target's matrices in twelve bits; those that the format keeps stay bf16."""
+
+    def __init__(self, source: Source, device: torch.device) -> None:
+        """Take them from a packed or a plain checkpoint as they are asked for."""
+        self._source, self._device = source, device
+
+    @property
+    def kernel(self) -> str:
+        """See `targets.matrices.Matrices`."""
+        if self._device.type != "cuda":
+            return "weight12, decoded at load"
+        return "weight12, streamed" if product.streams(self._device) else "weight12, triton"
+
+    def linear(self, parts: Sequence[tuple[str, int]], columns: int, bias: Tensor | None) -> Linear:
+        """See `targets.matrices.Matrices`."""
+        found = [self._matrix(name, rows, columns) for name, rows in parts]
+        packed = [matrix for matrix in found if isinstance(matrix, Planes)]
+        if len(packed) < len(found):  # one kept part: a product has one form
+            plain = [matrix.decode() if isinstance(matrix, Planes) else matrix for matrix in found]
+            return RowLinear(torch.cat(plain), bias)
+        whole = planes.concatenate(packed)
+        if whole is None:
+            whole = repacked(torch.cat([matrix.decode() for matrix in packed]))
+        if self._device.type != "cuda":
+            return RowLinear(whole.decode(), bias)
+        return PackedLinear(product.store(whole), bias)
+
+    def table(self, name: str, rows: int, columns: int) -> Table:
+        """See `targets.matrices.Matrices`."""
+        found = self._matrix(name, rows, columns)
+        if isinstance(found, Tensor):
+            return PlainTable(found)
+        return (
+            PackedTable(product.store(found)) if self._device.type == "cuda" else PlainTable(found.decode())
+        )
+
+    def _matrix(self, name: str, rows: int, columns: int) -> Planes | Tensor:
+        if isinstance(self._source, PackedCheckpoint) and self._source.packed(name):
+            return self._source.take_planes(name, rows, columns).to(self._device)
+        weight = self._source.take(name, (rows, columns), torch.bfloat16).to(self._device)
+        found = None if isinstance(self._source, PackedCheckpoint) else packed_at_load(weight)
+        return weight if found is None else found
+
+
+def load_packed_llama(folder: Path, dtype: torch.dtype, device: torch.device) -> LlamaTarget:
+    """Load a target from a packed folder; a plain one is packed while it is loaded.
+
+    Raises:
+        TargetError: the folder is no complete checkpoint of a known architecture, or `dtype` is not bf16.
+        WeightError: the packed folder was changed.
+    """
+    if dtype != torch.bfloat16:
+        raise TargetError(f"weight12 holds bfloat16 weights; `target.dtype` is {str(dtype).split('.')[-1]}")
+    with torch.inference_mode():
+        if (folder / MANIFEST).is_file():
+            packed = PackedCheckpoint(folder)
+            config = parse_config(packed.config(), str(folder / "config.json"))
+            return LlamaTarget(config, packed, dtype, device, PackedMatrices(packed, device))
+        config = read_config(folder)
+        with Checkpoint(folder) as checkpoint:
+            return LlamaTarget(config, checkpoint, dtype, device, PackedMatrices(checkpoint, device))

@@ -11,7 +11,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from reference_mechanisms.weight12 import planes
+from reference_mechanisms.weight12 import planes, product
 from reference_mechanisms.weight12.encode import encode
 from reference_mechanisms.weight12.layout import SUFFIXES, Packed
 from reference_mechanisms.weight12.planes import Planes
@@ -20,16 +20,25 @@ from reference_mechanisms.weight12.planes import Planes
 class PackedModule(nn.Module):
     """A module whose buffers are the arrays of one packed matrix [rows, columns]."""
 
+    lo: Tensor
+
     def __init__(self, matrix: Planes) -> None:
         """Keep the arrays: they are shared, not copied."""
         super().__init__()
         self._columns = matrix.columns
+        self._made: tuple[Tensor, product.Stored] | None = None
         for suffix, array in matrix.arrays().items():
             self.register_buffer(suffix, array)  # whole numbers: no cast moves them
 
     def matrix(self) -> Planes:
         """The packed matrix."""
         return planes.from_arrays({suffix: getattr(self, suffix) for suffix in SUFFIXES}, self._columns)
+
+    def _stored(self) -> product.Stored:
+        """As the kernels of this device read it; made once, and again after the buffers were replaced."""
+        if self._made is None or self._made[0] is not self.lo:
+            self._made = (self.lo, product.store(self.matrix()))
+        return self._made[1]
 
     @property
     def weight(self) -> Tensor:
@@ -51,7 +60,10 @@ class Linear12(PackedModule):
         """
         super().__init__(matrix)
         self.out_features, self.in_features = matrix.rows, matrix.columns
-        self.register_buffer("bias", bias)
+        if isinstance(bias, nn.Parameter):
+            self.register_parameter("bias", bias)
+        else:
+            self.register_buffer("bias", bias)
 
     @classmethod
     def from_packed(cls, packed: Packed, bias: Tensor | None = None) -> Linear12:
@@ -77,7 +89,9 @@ class Linear12(PackedModule):
 
     def forward(self, x: Tensor) -> Tensor:
         """[..., out_features] of x [..., in_features]."""
-        return F.linear(x, self.weight, self.bias)
+        if x.device.type != "cuda":
+            return F.linear(x, self.weight, self.bias)
+        return product.linear(x, self._stored(), self.bias)
 
 
 class Embedding12(PackedModule):
@@ -90,4 +104,6 @@ class Embedding12(PackedModule):
 
     def forward(self, ids: Tensor) -> Tensor:
         """Rows [..., embedding_dim] of ids [...]."""
-        return self.matrix().gather(ids)
+        if ids.device.type != "cuda":
+            return self.matrix().gather(ids)
+        return product.embed(ids, self._stored())

@@ -1,4 +1,4 @@
-"""Packed layers in place of those of a transformers model: linear layers and embeddings of a packed folder."""
+"""Packed layers in place of those of a transformers model, from a packed folder."""
 
 from __future__ import annotations
 

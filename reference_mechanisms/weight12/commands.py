@@ -51,6 +51,10 @@ def register(subparsers: argparse._SubParsersAction[Parser], guard: Callable[[Ru
     inspecting.add_argument("--tensors", action="store_true", help="one line for each tensor")
     inspecting.set_defaults(run=guard(_inspect))
 
+    timing = commands.add_parser("load-times", help="how long a packed folder takes to load here, as JSON")
+    timing.add_argument("folder", type=Path, metavar="DIR", help="a packed folder")
+    timing.set_defaults(run=guard(_load_times))
+
     benching = commands.add_parser("bench", help="time the linears of a decoder's step on this GPU")
     benching.add_argument("--out", type=Path, required=True, metavar="DIR", help="where the report goes")
     benching.add_argument("--model", nargs="+", metavar="NAME", help="by default all; the first leads")
@@ -107,6 +111,13 @@ def _inspect(options: argparse.Namespace) -> int:
         headers = ("tensor", "type", "shape", "stored", "bits/weight", "raw rows")
         print(tabulate(rows, headers=headers, floatfmt=".3f"))
     _print_summary(options.folder)
+    return EXIT_OK
+
+
+def _load_times(options: argparse.Namespace) -> int:
+    from reference_mechanisms.weight12.load_times import measure, to_json  # noqa: PLC0415
+
+    print(to_json(measure(options.folder)), end="")
     return EXIT_OK
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import resource
 import signal
@@ -182,3 +183,17 @@ def test_a_wrong_bench_is_refused(
     assert weight12("bench", "--out", tmp_path / "report", *words) == USAGE
     assert message in capsys.readouterr().err
     assert not (tmp_path / "report").exists()
+
+
+def test_load_times_are_told_with_the_machine(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    source, packed = write_model(tmp_path / "source"), tmp_path / "packed"
+    assert weight12("pack", source, packed) == OK
+    capsys.readouterr()
+    assert weight12("load-times", packed) == OK
+    told = json.loads(capsys.readouterr().out)
+    assert told["tensors"] == 1
+    assert told["bf16_bytes"] == 2 * 256 * 320
+    assert 0 < told["packed_bytes"] < told["bf16_bytes"]
+    assert min(told["read_s"], told["check_s"], told["decode_s"]) >= 0
+    assert told["machine"]
+    assert weight12("load-times", source) == INVALID

@@ -24,6 +24,7 @@ from reference_mechanisms.weight12.layout import DTYPES, GROUP, NUMPY, SUFFIXES,
 from reference_mechanisms.weight12.onload import repacked
 from reference_mechanisms.weight12.planes import Planes
 
+CPU = torch.device("cpu")  # named everywhere: engines load inside a context of another device
 Part = Hashable  # what a loader calls a part of a fused layer: "q", 0, None
 
 
@@ -126,7 +127,7 @@ class Gathering:
             raise WeightError(f"{self._name}: part {part!r} came without {lacking}; get the folder again")
         if not self._done:
             raise WeightError(f"{self._name}: no weights came; is the folder complete, its load format auto?")
-        missing = torch.ones(rows, dtype=torch.bool)
+        missing = torch.ones(rows, dtype=torch.bool, device=CPU)
         for at, _ in self._done:
             missing[at] = False
         if missing.any() and not self._padded:
@@ -155,7 +156,7 @@ class Gathering:
         if whole is None:  # more than 255 palettes in all
             whole = repacked(torch.cat([part.decode() for part in moved]))
         order = torch.cat(places)
-        if not torch.equal(order, torch.arange(len(order))):
+        if not torch.equal(order, torch.arange(len(order), device=CPU)):
             whole = whole.take_rows(torch.argsort(order))
         return whole
 
@@ -196,7 +197,7 @@ class Gathering:
                 )
             if (start, stop) != (0, columns):
                 matrix = matrix.take_columns(start, stop)
-            if len(wanted) != rows or not torch.equal(wanted, torch.arange(rows)):
+            if len(wanted) != rows or not torch.equal(wanted, torch.arange(rows, device=CPU)):
                 matrix = matrix.take_rows(wanted)
         else:
             matrix = matrix[wanted, start:stop]

@@ -7,7 +7,7 @@ from collections.abc import Callable
 import torch
 from torch import Tensor, nn
 
-from reference_mechanisms.weight12.plugin.gathering import Part
+from reference_mechanisms.weight12.plugin.gathering import CPU, Part
 
 
 class LayerPlace:
@@ -20,7 +20,9 @@ class LayerPlace:
     def rows(self, count: int, part: Part) -> Tensor:
         """See `gathering.Place`: numbers are sent through the loader and read where they arrive."""
         probe = _probe((self._rows, 1), output_dim=0)
-        self._load(probe, torch.arange(1, count + 1)[:, None], part)  # 0 stays where nothing arrives
+        self._load(
+            probe, torch.arange(1, count + 1, device=CPU)[:, None], part
+        )  # 0 stays where nothing arrives
         return probe.data[:, 0] - 1
 
     def columns(self, count: int, part: Part) -> tuple[int, int]:
@@ -29,7 +31,7 @@ class LayerPlace:
             return 0, count
         del part  # parts lie one above the other
         probe = _probe((1, self._columns), input_dim=1)
-        self._load(probe, torch.arange(count)[None], None)
+        self._load(probe, torch.arange(count, device=CPU)[None], None)
         return int(probe.data[0, 0]), int(probe.data[0, -1]) + 1
 
     def _load(self, probe: nn.Parameter, numbers: Tensor, part: Part) -> None:
@@ -40,7 +42,7 @@ class LayerPlace:
 
 
 def _probe(shape: tuple[int, int], **dims: int) -> nn.Parameter:
-    probe = nn.Parameter(torch.zeros(shape, dtype=torch.int64, device="cpu"), requires_grad=False)
+    probe = nn.Parameter(torch.zeros(shape, dtype=torch.int64, device=CPU), requires_grad=False)
     for name, value in dims.items():
         setattr(probe, name, value)
     return probe

@@ -84,6 +84,18 @@ def test_arrays_of_parts_may_come_mixed() -> None:
     assert np.array_equal(patterns(gathering.finish(240, 320, CPU)), np.concatenate(list(QKV.values())))
 
 
+def test_parts_are_gathered_inside_a_context_of_another_device() -> None:
+    packed, found = packed_and_known(QKV)
+    loader = FusedLoader({part: len(bits) for part, bits in QKV.items()}, 1, 2)
+    with torch.device("meta"):
+        gathering = Gathering("qkv", found, LayerPlace(loader, 120, 320), padded=True)
+        for part in ("v", "q"):
+            give(gathering, packed[part], part)
+        got = gathering.finish(120, 320, CPU)
+    bits = np.concatenate((QKV["q"][60:], np.zeros((30, 320), np.uint16), QKV["v"][30:]))
+    assert np.array_equal(patterns(got), bits)
+
+
 def test_parts_kept_in_bf16_are_packed_beside_the_others() -> None:
     packed, found = packed_and_known(QKV)
     loader = FusedLoader({part: len(bits) for part, bits in QKV.items()})

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from harness.audits import invalid_reasons, run_audits
+from harness.drafter_detectors import detection_warnings, detections
 from harness.environment import collect_environment, collect_harness
 from harness.models import ModelFolder
 from harness.oracle.judge import Judged
@@ -50,6 +51,7 @@ def assemble(evidence: Evidence, now: datetime.datetime) -> Report:
     reasons = invalid_reasons(job, responses, evidence.facts, evidence.foreign)
     speeds = summarise_arms(responses, [line.prompt for line in evidence.prompts], job.plan)
     judged = evidence.judged
+    detected = detections(responses, _told(evidence))
     arms = tuple(
         _arm_result(job, arm.name, speeds.arms[arm.name], evidence, valid=not reasons)
         for arm in job.plan.arms
@@ -78,8 +80,12 @@ def assemble(evidence: Evidence, now: datetime.datetime) -> Report:
         ),
         timeline=_timeline(job, responses),
         telemetry=dict(evidence.telemetry),
-        warnings=_warnings(evidence, () if reasons else speeds.warnings),
+        warnings=(
+            *_warnings(evidence, () if reasons else speeds.warnings),
+            *detection_warnings(detected),
+        ),
         files=dict(evidence.files),
+        detections=detected,
     )
 
 
@@ -104,6 +110,7 @@ def _arm_result(job: Job, name: str, speed: ArmSpeed, evidence: Evidence, *, val
         acceptance=speed.acceptance,
         latency=speed.latency if valid else None,
         load=speed.load if valid else None,
+        acceptance_by_set=speed.acceptance_by_set,
         losslessness=evidence.judged.arms.get(name),
     )
 

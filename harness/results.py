@@ -60,6 +60,33 @@ class Acceptance(Record, frozen=True):
     survival: tuple[float, ...]
 
 
+class SetAcceptance(Record, frozen=True):
+    """Acceptance of an arm on one evaluation set; outputs that repeat themselves are left out.
+
+    `length` and `survival` are those of `Acceptance`. `conditional[i]` = of the steps that accepted the i
+    drafts before and drafted one more, the share that accepted it; None where no step got so far.
+    """
+
+    set_name: str
+    responses: int
+    degenerate: int  # of those, left out, see `harness.stats.degenerate`
+    length: float | None  # None: no verify step is left
+    length_request_mean: float | None
+    verify_steps: int
+    survival: tuple[float, ...]
+    conditional: tuple[float | None, ...]
+    length_with_degenerate: float | None  # nothing left out
+
+
+class Detection(Record, frozen=True):
+    """What a detector of broken drafters says of an arm."""
+
+    arm: str
+    detector: str
+    found: bool | None  # None: could not tell, the detail says why
+    detail: str
+
+
 class Latency(Record, frozen=True):
     """Milliseconds, over responses."""
 
@@ -121,6 +148,7 @@ class ArmResult(Record, frozen=True):
     latency: Latency | None
     losslessness: ArmLosslessness | None
     load: Load | None = None  # of an arm that a server runs
+    acceptance_by_set: tuple[SetAcceptance, ...] | None = None  # None: written before it was told
 
 
 class Margin(Record, frozen=True):
@@ -289,3 +317,4 @@ class Report(Record, frozen=True):
     telemetry: dict[str, Any]
     warnings: tuple[str, ...]
     files: dict[str, str]  # name -> sha256 of the artefacts beside the report
+    detections: tuple[Detection, ...] = ()  # of arms whose drafters have weights

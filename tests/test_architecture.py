@@ -36,7 +36,7 @@ STOREYS = (
     {"protocols", "results"},
     {"nvml", "process_tree", "telemetry_summary"},
     {"tokenize", "environment", "telemetry", "folder", "stats", "measure", "load"},
-    {"audits", "server_audits"},
+    {"audits", "server_audits", "drafter_detectors"},
     {"backends", "oracle", "report"},
     {"assemble", "compare"},
     {"run"},

@@ -11,6 +11,7 @@ from collections import Counter
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
+from harness.drafter_detectors import detections
 from harness.errors import DataError
 from harness.models import resolve_model
 from harness.oracle.compare import differences
@@ -36,7 +37,8 @@ TIMED = (
     "verdict",
     "latency",
 )
-COUNTED = ("requests", "failed", "tokens", "acceptance")
+COUNTED = ("requests", "failed", "tokens", "acceptance", "acceptance_by_set")
+TOLD_LATER = ("acceptance_by_set",)  # earlier reports claim nothing here
 # What another machine's rounding may change without any claim being false.
 ROUNDED = ("mismatches", "near_ties", "stock_verdict")
 
@@ -170,6 +172,9 @@ def _number_problems(run: StoredRun) -> Iterator[str]:
         speed = again.arms.get(arm.name)
         if speed is not None:
             yield from _arm_problems(arm, speed, valid=run.report.status == "valid")
+    told = run.report.detections
+    if told and told != detections(run.responses, run.report.backends):
+        yield "report.json: `detections` are not those that the responses give"
     failed = sum(response.status == "failed" for response in run.responses)
     if run.report.status == "valid" and failed:
         yield f"report.json: `status` is valid, but {failed} requests failed"
@@ -178,7 +183,8 @@ def _number_problems(run: StoredRun) -> Iterator[str]:
 
 
 def _arm_problems(arm: ArmResult, speed: ArmSpeed, *, valid: bool) -> Iterator[str]:
-    for field in COUNTED + TIMED:
+    silent = {field for field in TOLD_LATER if getattr(arm, field) is None}
+    for field in (field for field in COUNTED + TIMED if field not in silent):
         wanted = getattr(speed, field) if valid or field in COUNTED else _absent(field)
         yield from (
             f"report.json: arm {arm.name}: {difference}"

@@ -5,7 +5,7 @@ from __future__ import annotations
 from jinja2 import Environment, PackageLoader, StrictUndefined
 from markupsafe import Markup
 
-from harness.report import sampled, tables
+from harness.report import drafting, sampled, tables
 from harness.report.plots import Plot, plots
 from harness.report.text import plain
 from harness.results import Report
@@ -21,6 +21,7 @@ def render_html(report: Report) -> str:
         report=report,
         tables=tables,
         sampled=sampled,
+        drafting=drafting,
         name=tables.title(report),
         valid=tables.valid(report),
         verdict="not-judged" if found is None else found.stock_verdict,

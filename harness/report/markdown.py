@@ -7,7 +7,7 @@ from collections.abc import Iterable, Mapping, Sequence
 
 from tabulate import tabulate
 
-from harness.report import sampled, tables
+from harness.report import drafting, sampled, tables
 from harness.report.text import plain
 from harness.results import Losslessness, Report
 
@@ -30,6 +30,7 @@ def render_markdown(report: Report) -> str:
         "## Losslessness\n\n" + _losslessness(report, report.losslessness),
         "## Per category\n\n" + _table(tables.categories(report), _no_speed(report)),
         "## Acceptance\n\n" + _noted(tables.acceptance(report), tables.ACCEPTANCE_NOTE),
+        *_drafting(report),
         "## Latency\n\n" + _table(tables.latency(report), _no_speed(report)),
         *_loads(report),
         "## Audits\n\n" + _table(tables.audits(report)),
@@ -80,6 +81,18 @@ def _loads(report: Report) -> list[str]:
     """Only for arms that servers run."""
     rows = tables.loads(report)
     return [f"## Under load\n\n{_table(rows, '')}\n\n{tables.LOAD_NOTE}"] if rows else []
+
+
+def _drafting(report: Report) -> list[str]:
+    """Only for arms that draft."""
+    parts = []
+    for title, rows, note in (
+        (drafting.BY_SET, drafting.by_set(report), drafting.BY_SET_NOTE),
+        (drafting.DETECTIONS, drafting.detections(report), drafting.DETECTIONS_NOTE),
+    ):
+        if rows:
+            parts.append(f"### {title}\n\n{_table(rows)}\n\n{note}")
+    return parts
 
 
 def _no_speed(report: Report) -> str:

@@ -8,8 +8,16 @@ from typing import NamedTuple
 from harness.errors import UndefinedMetric
 from harness.plan import Plan, StatsSpec
 from harness.records import Prompt, Response
-from harness.results import Acceptance, CategorySpeedup, Interval, Latency, Load, SpeedVerdict
-from harness.stats.acceptance import acceptance
+from harness.results import (
+    Acceptance,
+    CategorySpeedup,
+    Interval,
+    Latency,
+    Load,
+    SetAcceptance,
+    SpeedVerdict,
+)
+from harness.stats.acceptance import acceptance, acceptance_by_set
 from harness.stats.equivalence import has_width, speed_verdict
 from harness.stats.latency import latency
 from harness.stats.load import load
@@ -35,6 +43,7 @@ class ArmSpeed(NamedTuple):
     slower_share: float | None
     verdict: SpeedVerdict | None
     acceptance: Acceptance | None
+    acceptance_by_set: tuple[SetAcceptance, ...]
     latency: Latency | None
     load: Load | None
     warnings: tuple[str, ...]
@@ -65,6 +74,7 @@ def summarise_arms(responses: Sequence[Response], prompts: Sequence[Prompt], pla
     """
     check_spec(plan.stats)
     categories = {prompt.prompt_id: prompt.category for prompt in prompts}
+    sets = {prompt.prompt_id: prompt.set_name for prompt in prompts}
     batched = plan.measure.batch > 1
     own = {arm.name: [r for r in responses if r.arm == arm.name] for arm in plan.arms}
     baseline = plan.baseline.name
@@ -73,7 +83,8 @@ def summarise_arms(responses: Sequence[Response], prompts: Sequence[Prompt], pla
         against = None
         if name != baseline:
             against = compare_arms(own[baseline], mine, categories, plan.stats, batched=batched)
-        arms[name] = _arm_speed(name, mine, against, plan.stats, batched=batched)
+        speed = _arm_speed(name, mine, against, plan.stats, batched=batched)
+        arms[name] = speed._replace(acceptance_by_set=acceptance_by_set(mine, sets))
     told = [warning for arm in arms.values() for warning in arm.warnings]
     return RunSpeeds(arms, tuple(dict.fromkeys(told)))
 
@@ -116,6 +127,7 @@ def _arm_speed(
         slower_share=None if against is None else against.slower_share,
         verdict=verdict,
         acceptance=_acceptance(name, good, warnings),
+        acceptance_by_set=(),
         latency=latency(good) if good else None,
         load=load(responses, spec),
         warnings=tuple(warnings),

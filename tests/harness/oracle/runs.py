@@ -39,6 +39,7 @@ SHARED = (  # fields of an arm that come from the statistics as they are
     "slower_share",
     "verdict",
     "acceptance",
+    "acceptance_by_set",
     "latency",
 )
 HELD_OUT = ("count to ten", "a word for red", "why", "who")

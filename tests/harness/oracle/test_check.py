@@ -143,6 +143,10 @@ FORGERIES = [
     (put("arms", 1, "tokens", value=451), "arm stock: `tokens` is 451, the responses give 450"),
     (put("arms", 1, "acceptance_length", value=2.5), "`acceptance_length` is 2.5"),
     (put("arms", 1, "acceptance", "length", value=2.5), "`acceptance.length`"),
+    (
+        put("arms", 1, "acceptance_by_set", 0, "length_with_degenerate", value=9.5),
+        "`acceptance_by_set[0].length_with_degenerate`",
+    ),
     (put("arms", 1, "acceptance", "num_accepted_tokens", value=1), "`acceptance.num_accepted_tokens`"),
     (put("arms", 1, "verdict", value="equivalent"), "`verdict` is 'equivalent'"),
     (put("arms", 1, "latency", "ttft_median", value=1.0), "`latency.ttft_median`"),

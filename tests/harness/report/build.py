@@ -16,6 +16,7 @@ from harness.results import (
     Audit,
     BlockSpan,
     CategorySpeedup,
+    Detection,
     Deviation,
     DistributionTest,
     Divergence,
@@ -26,6 +27,7 @@ from harness.results import (
     PlanRef,
     RateTest,
     Report,
+    SetAcceptance,
     SetSummary,
     StockNoise,
     StopFault,
@@ -91,6 +93,22 @@ RATES = {"ar": 41.26, "stock": 55.52, "null": 33.51, "replay": 100.35}
 VERDICTS: dict[str, Any] = {"ar": "baseline", "stock": "faster", "null": "slower", "replay": "faster"}
 
 
+def on_set(name: str, drawn: str) -> SetAcceptance:
+    """Half of an arm's acceptance; one loop among the responses on `humaneval`."""
+    found, loops = ACCEPTANCES[name], int(drawn == "humaneval")
+    return SetAcceptance(
+        set_name=drawn,
+        responses=144,
+        degenerate=loops,
+        length=found.length,
+        length_request_mean=found.length_request_mean,
+        verify_steps=found.verify_steps // 2,
+        survival=found.survival,
+        conditional=(*found.per_position[:1], *(None for _ in found.per_position[1:])),
+        length_with_degenerate=found.length + loops,
+    )
+
+
 def arm(name: str, **changes: Any) -> ArmResult:
     """One of the four arms, judged exact."""
     speedup = SPEEDUPS[name]
@@ -120,6 +138,7 @@ def arm(name: str, **changes: Any) -> ArmResult:
         verdict=VERDICTS[name],
         acceptance_length=ACCEPTANCES[name].length,
         acceptance=ACCEPTANCES[name],
+        acceptance_by_set=tuple(on_set(name, drawn) for drawn in ("embedded", "humaneval")),
         latency=Latency(
             ttft_median=31.25,
             ttft_p90=40.5,
@@ -305,6 +324,10 @@ def report(**changes: Any) -> Report:
             ],
         },
         warnings=("smoke run: 24 prompts; it stands behind no claim",),
+        detections=tuple(
+            Detection(arm="stock", detector=f"detector {found}", found=found, detail=f"told {found}")
+            for found in (True, False, None)
+        ),
         files={"responses.jsonl": "17" * 32, "prompts.jsonl": "28" * 32, "job.json": "39" * 32},
     )
     return msgspec.structs.replace(found, **changes)

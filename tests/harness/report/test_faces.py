@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from harness.paths import RunFolder
-from harness.report import tables
+from harness.report import drafting, tables
 from harness.report.console import closing_table
 from harness.report.html import render_html
 from harness.report.markdown import escape, render_markdown
@@ -46,6 +46,8 @@ def test_every_row_of_every_table_is_in_markdown_and_html(make: Callable[[], Rep
         tables.divergences(found),
         tables.stop_faults(found),
         tables.acceptance(report),
+        drafting.by_set(report),
+        drafting.detections(report),
         tables.latency(report),
         tables.audits(report),
         tables.sets(report),

@@ -6,7 +6,8 @@ import msgspec
 import pytest
 
 from harness.errors import UndefinedMetric
-from harness.stats.acceptance import acceptance
+from harness.records import Response
+from harness.stats.acceptance import acceptance, acceptance_by_set, conditional
 from tests.harness.stats.build import failed, plain_step, response, with_steps
 
 
@@ -62,3 +63,38 @@ def test_responses_without_a_verify_step_and_failed_ones_are_skipped() -> None:
 def test_no_verify_step_at_all_has_no_acceptance() -> None:
     with pytest.raises(UndefinedMetric, match="no response has a verify step"):
         acceptance([response(tokens=1), failed()])
+
+
+def loops(prompt: str) -> Response:
+    """One step of seven right drafts after the other, all the same token."""
+    reply = with_steps([(7, 7, 8)] * 10, prompt)
+    return msgspec.structs.replace(reply, token_ids=(5,) * len(reply.token_ids))
+
+
+def test_each_set_is_told_without_outputs_that_repeat_themselves() -> None:
+    """On `math` one text of length 1.5 and one loop of length 8; on `code` a loop alone."""
+    math = [with_steps([(3, 1, 2), (3, 0, 1)], "m/0"), loops("m/1")]
+    found = {one.set_name: one for one in acceptance_by_set([*math, loops("c/0")], SETS)}
+    assert list(found) == ["math", "code"]
+    assert (found["math"].responses, found["math"].degenerate) == (2, 1)
+    assert found["math"].length == found["math"].length_request_mean == 1.5
+    assert found["math"].verify_steps == 2
+    assert found["math"].survival == (0.5, 0.0, 0.0)
+    assert found["math"].length_with_degenerate == pytest.approx((3 + 80) / 12)
+    assert found["code"].length is None
+    assert found["code"].length_with_degenerate == 8.0
+    assert found["code"].survival == found["code"].conditional == ()
+
+
+SETS = {"m/0": "math", "m/1": "math", "c/0": "code"}
+
+
+def test_failed_responses_and_those_without_a_step_are_no_part_of_a_set() -> None:
+    assert acceptance_by_set([failed("m/0"), with_steps([], "m/1")], SETS) == ()
+
+
+def test_the_conditional_share_asks_only_steps_that_got_so_far() -> None:
+    """Of 4 first drafts 3 are right; of those 3 steps 2 drafted a second, right once; one step a third."""
+    replies = with_steps([(3, 2, 3), (3, 1, 2), (1, 1, 2), (3, 0, 1)])
+    assert conditional(replies.steps) == (3 / 4, 1 / 2, 0.0)
+    assert conditional(with_steps([(2, 0, 1)]).steps) == (0.0, None)

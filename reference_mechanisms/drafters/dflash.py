@@ -24,9 +24,7 @@ from reference_mechanisms.drafters.blocks import (
     Reach,
     RMSNorm,
     Sizes,
-    attend,
     per_layer,
-    visible,
 )
 from reference_mechanisms.drafters.rotation import Rope, rotation
 
@@ -139,34 +137,6 @@ class DFlash(nn.Module):
         del anchors  # every token is chosen for itself
         logits, ids = head(rows), self.target_ids(rows.device)
         return Drafted(torch.stack([pick(k, logits[:, k], ids) for k in range(rows.shape[1])], dim=1))
-
-    def training_hidden(self, taps: Tensor, embeddings: Tensor, anchors: Tensor) -> Tensor:
-        """`hidden` of many blocks of one sequence in one forward, for training.
-
-        Args:
-            taps: of the whole sequence, [positions, taps x target hidden].
-            embeddings: [blocks, rows, hidden].
-            anchors: position of each block's anchor, [blocks].
-        """
-        blocks, rows = embeddings.shape[:2]
-        context_positions = torch.arange(len(taps), device=taps.device)
-        context = self.context(taps, context_positions)
-        positions = anchors[:, None] + torch.arange(rows, device=anchors.device)
-        flat = positions.flatten()
-        own_block = torch.arange(blocks, device=anchors.device).repeat_interleave(rows)
-        earlier = context_positions[None] < anchors.repeat_interleave(rows)[:, None]
-        may = torch.cat((earlier, own_block[:, None] == own_block[None]), dim=1)
-        keys_at = torch.cat((context_positions, flat))
-        masks = {reach: may & visible(flat, keys_at, reach) for reach in set(self.config.reaches)}
-
-        def attention(layer: int, queries: Tensor, keys: Tensor, values: Tensor) -> Tensor:
-            past_keys, past_values = context[layer]
-            all_keys = torch.cat((past_keys, keys.flatten(0, 1))).transpose(0, 1)
-            all_values = torch.cat((past_values, values.flatten(0, 1))).transpose(0, 1)
-            found = attend(queries.flatten(0, 1), all_keys, all_values, masks[self.config.reaches[layer]])
-            return found.view(blocks, rows, -1)
-
-        return self.hidden(embeddings, positions, attention)
 
     def _rotations(self, positions: Tensor, dtype: torch.dtype) -> Tensor:
         return rotation(self.config.rope, self.config.sizes.head_dim, positions, dtype)

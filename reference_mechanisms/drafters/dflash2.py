@@ -91,9 +91,14 @@ class CandidateSelector(nn.Module):
 
     def forward(self, previous: Tensor, row: Tensor, candidates: Tensor) -> Tensor:
         """Bonus [requests, candidates] behind tokens `previous` [requests] at row [requests, hidden]."""
-        gated = self.predecessor_codebook[previous] * self.hidden_projection(row)
+        gated = self.gated(previous, row)
         bonus: Tensor = (self.successor_codebook[candidates] @ gated[..., None]).squeeze(-1)
         return bonus
+
+    def gated(self, previous: Tensor, row: Tensor) -> Tensor:
+        """What the bonus is linear in, [..., rank], behind tokens [...] at rows [..., hidden]."""
+        gated: Tensor = self.predecessor_codebook[previous] * self.hidden_projection(row)
+        return gated
 
 
 class DFlash2(DFlash):

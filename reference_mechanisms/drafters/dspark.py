@@ -48,13 +48,13 @@ class MarkovHead(nn.Module):
         """State in front of a block, [requests, rank]; only the rnn kind changes it."""
         return like.new_zeros(requests, self._rank)
 
-    def forward(self, previous: Tensor, row: Tensor, state: Tensor) -> tuple[Tensor, Tensor]:
-        """Bias [requests, draft vocabulary] and the next state.
+    def mix(self, previous: Tensor, row: Tensor, state: Tensor) -> tuple[Tensor, Tensor]:
+        """What the bias is linear in, [..., rank], and the next state.
 
         Args:
-            previous: embeddings of the tokens before, [requests, rank].
-            row: final hidden states, [requests, hidden].
-            state: of the requests.
+            previous: embeddings of the tokens before, [..., rank].
+            row: final hidden states, [..., hidden].
+            state: [..., rank].
         """
         mixed = previous
         if self.gate_proj is not None:
@@ -64,6 +64,11 @@ class MarkovHead(nn.Module):
             gate, candidate, output = joint.chunk(3, dim=-1)
             keep = torch.sigmoid(gate)
             state, mixed = keep * state + (1 - keep) * torch.tanh(candidate), torch.tanh(output)
+        return mixed, state
+
+    def forward(self, previous: Tensor, row: Tensor, state: Tensor) -> tuple[Tensor, Tensor]:
+        """Bias [requests, draft vocabulary] and the next state; arguments as of `mix`."""
+        mixed, state = self.mix(previous, row, state)
         return self.markov_w2(mixed), state
 
 
@@ -105,11 +110,12 @@ class DSpark(DFlash):
         for k in range(rows.shape[1]):
             previous = self.markov_head.markov_w1(token)
             if self.confidence_head is not None:
-                confidences.append(self.confidence_head(self._confidence_input(rows[:, k], previous)))
+                confidences.append(self.confidence_head(self.confidence_input(rows[:, k], previous)))
             bias, state = self.markov_head(previous, rows[:, k], state)
             token = pick(k, logits[:, k] + bias, ids)
             chosen.append(token)
         return Drafted(torch.stack(chosen, 1), torch.stack(confidences, 1) if confidences else None)
 
-    def _confidence_input(self, row: Tensor, previous: Tensor) -> Tensor:
+    def confidence_input(self, row: Tensor, previous: Tensor) -> Tensor:
+        """What the confidence head reads of a row [..., hidden] behind a token embedded as [..., rank]."""
         return torch.cat((row, previous), dim=-1) if self.config.confidence_with_markov else row

@@ -24,9 +24,7 @@ from reference_mechanisms.drafters.blocks import (
     Reach,
     RMSNorm,
     Sizes,
-    attend,
     per_layer,
-    visible,
 )
 from reference_mechanisms.drafters.rotation import Rope, rotation
 
@@ -146,36 +144,3 @@ class Eagle3(nn.Module):
     def handed_on(self, outputs: Tensor) -> Tensor:
         """What takes the place of the feature at the next step."""
         return self.normed(outputs) if self.config.norm_output else outputs
-
-    def training_hidden(self, taps: Tensor, embeddings: Tensor, steps: int) -> Tensor:
-        """Inputs of the head for chains that begin at every position of one sequence.
-
-        Args:
-            taps: [positions, taps x target hidden].
-            embeddings: of the tokens at 1 .. positions + steps - 1, [positions + steps - 1, hidden].
-            steps: draft tokens of each chain; token j of chain i is predicted from position i + j, with
-                the true token in front.
-
-        Returns:
-            [steps, positions, hidden].
-        """
-        count = len(taps)
-        start = torch.arange(count, device=taps.device)
-        kept: list[list[tuple[Tensor, Tensor]]] = [[] for _ in self.layers]
-        mask = visible(start, start, Reach(causal=True))  # the first step sees features of the target
-        own_chain = torch.eye(count, dtype=torch.bool, device=taps.device)
-
-        def attention(layer: int, queries: Tensor, keys: Tensor, values: Tensor) -> Tensor:
-            kept[layer].append((keys, values))
-            all_keys = torch.cat([old for old, _ in kept[layer]]).transpose(0, 1)
-            all_values = torch.cat([old for _, old in kept[layer]]).transpose(0, 1)
-            return attend(queries, all_keys, all_values, mask)
-
-        features, rows = self.fuse(taps), []
-        for step in range(steps):
-            if step:
-                mask = torch.cat((mask, own_chain), dim=1)
-            outputs = self(features, embeddings[step : step + count], start + step, attention)
-            rows.append(self.normed(outputs))
-            features = self.handed_on(outputs)
-        return torch.stack(rows)

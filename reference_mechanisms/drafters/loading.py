@@ -62,9 +62,9 @@ def load_drafter(folder: Path, dtype: torch.dtype, device: torch.device) -> Netw
     return network.to(device).eval().requires_grad_(False)
 
 
-def build(config: Config) -> Network:
-    """The network of a configuration, without memory for its weights."""
-    with torch.device("meta"):
+def build(config: Config, device: str = "meta") -> Network:
+    """The network of a configuration; on the default device without memory for its weights."""
+    with torch.device(device):
         if isinstance(config, Eagle3Config):
             return Eagle3(config)
         if isinstance(config, DFlash2Config):

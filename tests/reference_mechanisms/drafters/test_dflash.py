@@ -23,6 +23,7 @@ from tests.reference_mechanisms.drafters.networks import (
     ends,
     random_taps,
 )
+from tests.reference_mechanisms.drafters.trained_rows import block_states
 
 NETWORKS: dict[str, Callable[[], DFlash]] = {
     "dflash": lambda: dflash(FULL, 5),
@@ -70,16 +71,16 @@ def cached(network: DFlash, taps: Tensor, embeddings: Tensor) -> Tensor:
 def test_the_training_forward_is_the_cached_one(make: Callable[[], DFlash]) -> None:
     network = make()
     taps, embeddings = random_taps(15), blocks(network)
-    trained = network.training_hidden(taps, embeddings, torch.tensor(ANCHORS))
+    trained = block_states(network, taps, embeddings, torch.tensor(ANCHORS))
     torch.testing.assert_close(trained, cached(network, taps, embeddings), rtol=0, atol=1e-12)
 
 
 def test_no_block_sees_another_or_a_position_at_or_behind_its_anchor() -> None:
     network = dflash(FULL, 5)
     taps, embeddings = random_taps(15), blocks(network)
-    before = network.training_hidden(taps, embeddings, torch.tensor(ANCHORS))
+    before = block_states(network, taps, embeddings, torch.tensor(ANCHORS))
     taps[6:], embeddings[3] = 9.0, 5.0
-    after = network.training_hidden(taps, embeddings, torch.tensor(ANCHORS))
+    after = block_states(network, taps, embeddings, torch.tensor(ANCHORS))
     assert torch.equal(before[:3], after[:3])
     assert not torch.allclose(before[3], after[3])
 
@@ -88,9 +89,9 @@ def test_no_block_sees_another_or_a_position_at_or_behind_its_anchor() -> None:
 def test_the_first_row_sees_the_last_unless_layers_are_causal(causal: bool) -> None:
     network = dflash((Reach(causal=causal), Reach(causal=causal)), 5)
     embeddings = blocks(network)
-    before = network.training_hidden(random_taps(15), embeddings, torch.tensor(ANCHORS))
+    before = block_states(network, random_taps(15), embeddings, torch.tensor(ANCHORS))
     embeddings[:, -1] += 1.0
-    after = network.training_hidden(random_taps(15), embeddings, torch.tensor(ANCHORS))
+    after = block_states(network, random_taps(15), embeddings, torch.tensor(ANCHORS))
     assert torch.equal(before[:, 1], after[:, 1]) == causal
 
 
@@ -147,7 +148,7 @@ def naive(network: Any, taps: Tensor, embeddings: Tensor) -> Tensor:
 def test_the_network_is_the_one_of_the_paper() -> None:
     network = dflash(FULL, 4)
     taps, embeddings = random_taps(6), blocks(network)[0]
-    found = network.training_hidden(taps, embeddings[None], torch.tensor([6]))[0]
+    found = block_states(network, taps, embeddings[None], torch.tensor([6]))[0]
     torch.testing.assert_close(found, naive(network, taps, embeddings), rtol=0, atol=1e-6)
     assert found.shape == (4, HIDDEN)
 

@@ -10,6 +10,7 @@ from reference_mechanisms.drafters.blocks import Reach
 from reference_mechanisms.drafters.context import ContextAttention, Span, new_context
 from reference_mechanisms.drafters.eagle3 import Eagle3
 from tests.reference_mechanisms.drafters.networks import SIZES, TARGET_HIDDEN, VOCAB, eagle3, random_taps
+from tests.reference_mechanisms.drafters.trained_rows import chain_states
 
 CPU = torch.device("cpu")
 FLAGS: dict[str, dict[str, bool]] = {
@@ -54,7 +55,7 @@ def chain(network: Eagle3, taps: Tensor, tokens: Tensor, start: int, steps: int)
 def test_the_training_forward_is_the_cached_chain(flags: dict[str, bool], layers: int) -> None:
     network = eagle3(layers=layers, **flags)
     taps, tokens = random_taps(9), ids(13)
-    trained = network.training_hidden(taps, embedded(network, tokens[1:]), 4)
+    trained = chain_states(network, taps, tokens, 4, lambda found: embedded(network, found))
     for start in range(9):
         torch.testing.assert_close(
             trained[:, start], chain(network, taps, tokens, start, 4), rtol=0, atol=1e-12
@@ -90,7 +91,7 @@ def test_one_row_follows_the_formula(flags: dict[str, bool]) -> None:
     gate = inner @ layer.mlp.gate_proj.weight.T
     up = inner @ layer.mlp.up_proj.weight.T
     hidden = hidden + (gate * gate.sigmoid() * up) @ layer.mlp.down_proj.weight.T
-    found = network.training_hidden(taps, embedded(network, token), 1)[0]
+    found = chain_states(network, taps, token.repeat(2), 1, lambda asked: embedded(network, asked))[0]
     torch.testing.assert_close(found, norm(hidden, network.norm.weight), rtol=0, atol=1e-12)
     handed = norm(hidden, network.norm.weight) if flags.get("norm_output") else hidden
     torch.testing.assert_close(network.handed_on(hidden), handed, rtol=0, atol=1e-12)

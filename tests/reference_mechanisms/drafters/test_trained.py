@@ -28,6 +28,7 @@ from tests.reference_mechanisms.drafters.networks import (
     ends,
     random_taps,
 )
+from tests.reference_mechanisms.drafters.trained_rows import block_states, chain_states
 
 
 def mapped(vocab: int, size: int) -> Eagle3:
@@ -110,13 +111,13 @@ def predicted(network: Network, taps: Tensor, text: Sequence[int]) -> tuple[int,
         assert network.lm_head is not None
         drafts: list[int] = []
         for step in range(3):
-            given = torch.tensor([*text[1:], *drafts])
-            row = network.training_hidden(taps, embed(given), step + 1)[step, -1]
+            given = torch.tensor([*text, *drafts])
+            row = chain_states(network, taps, given, step + 1, embed)[step, -1]
             drafts.append(int(network.target_ids(row.device)[network.lm_head(row).argmax()]))
         return tuple(drafts)
     config = network.config
     ids = torch.tensor([[text[-1], *[config.mask_token] * (config.rows(3) - 1)]])
-    hidden = network.training_hidden(taps, embed(ids), torch.tensor([len(taps)]))
+    hidden = block_states(network, taps, embed(ids), torch.tensor([len(taps)]))
     rows = hidden if config.anchor_row else hidden[:, 1:]
     picker = Picker([Drawing("r", 0.0, 0, 0)], config.vocab_size)
     return tuple(network.draft(rows, ids[:, 0], head, picker).token_ids[0].tolist())

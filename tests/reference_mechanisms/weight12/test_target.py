@@ -117,7 +117,7 @@ def test_on_a_gpu_rows_do_not_notice_each_other(tmp_path: Path) -> None:
     target = load_packed_llama(
         packed_of(write_model(tmp_path / "model")), torch.bfloat16, torch.device("cuda")
     )
-    cache = target.new_cache(1, 128)
+    target.new_cache(1, 128)
     x = torch.randn(100, 256, device="cuda").bfloat16()
     whole = target.logits(x)
     for first, last in ((0, 1), (63, 66), (99, 100)):

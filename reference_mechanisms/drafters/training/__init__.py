@@ -1,0 +1,1 @@
+"""Trains drafters on text that the target wrote itself."""

@@ -74,6 +74,7 @@ def build_parser() -> argparse.ArgumentParser:
     _add_schema(commands)
     _add_evals(commands)
     _add_weight12(commands)
+    _add_drafters(commands)
     return parser
 
 
@@ -317,6 +318,32 @@ def _add_weight12(commands: argparse._SubParsersAction[_Parser]) -> None:
     from reference_mechanisms.weight12.commands import register  # noqa: PLC0415
 
     register(commands, _with_harness_errors)
+
+
+def _add_drafters(commands: argparse._SubParsersAction[_Parser]) -> None:
+    from reference_mechanisms.drafters.commands import register  # noqa: PLC0415
+
+    actions = register(commands, _with_harness_errors)
+    summary = actions.add_parser("summary", help="figures of trained drafters from a report, for scripts")
+    summary.add_argument("report", type=Path, metavar="REPORT_DIR")
+    summary.add_argument("--out", type=Path, metavar="FILE", help="write them here (default: print)")
+    summary.set_defaults(run=_drafter_summary)
+
+
+def _drafter_summary(options: argparse.Namespace) -> int:
+    import json  # noqa: PLC0415
+
+    from harness.oracle.stored import load_run  # noqa: PLC0415
+    from harness.report.summary import drafter_summary  # noqa: PLC0415
+    from harness.storage import write_atomic  # noqa: PLC0415
+
+    text = json.dumps(drafter_summary(load_run(options.report).report), indent=2) + "\n"
+    if options.out is None:
+        print(text, end="")
+    else:
+        write_atomic(options.out, text)
+        print(f"wrote {options.out}")
+    return EXIT_OK
 
 
 def _with_harness_errors(run: Callable[[argparse.Namespace], int]) -> Callable[[argparse.Namespace], int]:

@@ -21,7 +21,7 @@ CPU = torch.device("cpu")
 FAMILIES = {"llama": (LlamaConfig, LlamaForCausalLM), "qwen3": (Qwen3Config, Qwen3ForCausalLM)}
 
 
-def write_model(folder: Path, family: str = "llama", *, tied: bool = False) -> Path:
+def write_model(folder: Path, family: str = "llama", *, tied: bool = False, bias: bool = False) -> Path:
     """Large enough that most matrices are packed; keys and values are kept."""
     config_class, model_class = FAMILIES[family]
     config = config_class(
@@ -36,10 +36,16 @@ def write_model(folder: Path, family: str = "llama", *, tied: bool = False) -> P
         bos_token_id=0,
         eos_token_id=1,
         tie_word_embeddings=tied,
+        attention_bias=bias,
     )
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(3)
-        model_class(config).bfloat16().save_pretrained(folder, max_shard_size="400kB")
+        model = model_class(config).bfloat16()
+        with torch.no_grad():
+            for name, parameter in model.named_parameters():
+                if name.endswith("bias"):
+                    parameter.normal_()
+        model.save_pretrained(folder, max_shard_size="400kB")
     return folder
 
 
@@ -68,6 +74,13 @@ def test_a_packed_target_is_the_plain_one_bit_for_bit(family: str, tied: bool, t
     for source in (packed, folder):  # packed before, and while it is loaded
         found = logits(load_packed_llama(source, torch.bfloat16, CPU), rows)
         assert torch.equal(found.view(torch.int16), expected.view(torch.int16))
+
+
+def test_biases_are_added(tmp_path: Path) -> None:
+    folder = write_model(tmp_path / "model", bias=True)
+    rows = pack((0, 0, range(2, 40)))
+    expected = logits(load_llama(folder, torch.bfloat16, CPU), rows)
+    assert torch.equal(logits(load_packed_llama(packed_of(folder), torch.bfloat16, CPU), rows), expected)
 
 
 def test_only_bf16_is_served(tmp_path: Path) -> None:

@@ -34,6 +34,17 @@ def reproduce_cpu(session: nox.Session) -> None:
     session.run("specpilot-harness", "run", "reproduce-cpu", "--out", "reports/reproduce-cpu", *options)
 
 
+@nox.session(name="h200-drafters")
+def h200_drafters(session: nox.Session) -> None:
+    """Measure the shipped drafters on five public sets; say where those lie: -- --evals-dir DIR."""
+    session.install("-e", ".[gpu]")
+    session.install("--no-deps", TARGET_PACKAGE)
+    out = "reports/h200-drafters"
+    options = session.posargs or ["--overwrite"]
+    session.run("specpilot-harness", "run", "h200-drafters", "--out", out, *options)
+    session.run("specpilot-harness", "drafters", "summary", out, "--out", f"{out}/summary.json")
+
+
 @nox.session
 def tests(session: nox.Session) -> None:
     """Run the test suite, the real default target included."""

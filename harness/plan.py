@@ -199,6 +199,16 @@ def load_job(name_or_path: str) -> Job:
     return Job(plan=plan, deployment=from_toml(deployment_text, Deployment, deployment_where))
 
 
+def load_deployment(name_or_path: str) -> Deployment:
+    """Load a built-in deployment by name, or a deployment file.
+
+    Raises:
+        UsageError: no such deployment, or a field that does not fit, by name.
+    """
+    text, where, _ = _read(name_or_path, "deployments")
+    return from_toml(text, Deployment, where)
+
+
 def built_in(kind: Literal["plans", "deployments"]) -> tuple[str, ...]:
     """Names of the plans or deployments that ship with the package."""
     found = (resources.files("harness") / kind).iterdir()

@@ -19,6 +19,9 @@ from harness.records import DecodeRequest, StepEvent
 from harness.tokenize import PromptTokenizer
 from reference_mechanisms.arms import ArmSettings, ParameterError, parse_settings
 from reference_mechanisms.drafters.binding import Bound, bind
+from reference_mechanisms.drafters.detectors import Finding, last_layer_tap, untrained_norms
+from reference_mechanisms.drafters.doctor import answered
+from reference_mechanisms.drafters.doctor import examine as doctor
 from reference_mechanisms.drafters.loading import load_drafter
 from reference_mechanisms.drafters.protocol import Drafter
 from reference_mechanisms.drafters.shipped import ROOT, find
@@ -128,6 +131,7 @@ class ReferenceSession:
             "verification": "chain; greedy by argmax, temperature above 0 by exact rejection sampling",
             "drafters": {name: settings.drafter for name, settings in self._arms.items()},
             "checkpoints": {name: one.name for name, one in self._folders.items()},
+            "drafter_findings": {name: _findings(bound, self._target) for name, bound in self._bound.items()},
             "checkpoint_sha256": {name: _sha256(one.path) for name, one in self._folders.items()},
         }
 
@@ -236,6 +240,40 @@ def _load_drafters(folders: Mapping[str, _Folder], target: LlamaTarget) -> dict[
         except DrafterError as error:
             raise UsageError(f"arms[{arm}].params: `checkpoint`: {error}") from None
         found[arm] = loaded[folder.path]
+    return found
+
+
+def _findings(bound: Bound, target: LlamaTarget) -> list[dict[str, object]]:
+    """What detectors say that need nothing but the weights."""
+    found = (untrained_norms(bound.network), last_layer_tap(bound.taps, target.config.layers))
+    return [one._asdict() for one in found]
+
+
+def examine(
+    deployment: Deployment, folders: Sequence[Path], prompts: Sequence[Sequence[int]], tokens: int
+) -> dict[Path, tuple[Finding, ...]]:
+    """What every detector of broken drafters says of some drafters for one target.
+
+    Args:
+        deployment: target and device.
+        folders: of the drafters.
+        prompts: token ids; the target answers them, and the drafters draft the answers.
+        tokens: of an answer, at most.
+
+    Raises:
+        ModelError: the target cannot be used, or a drafter cannot be loaded for it.
+    """
+    model = resolve_model(deployment.target)
+    dtype: torch.dtype = getattr(torch, deployment.target.dtype)
+    found = {}
+    try:
+        target = load_llama(model.path, dtype, torch.device(deployment.device))
+        texts = answered(target, prompts, model.eos_token_ids, tokens)
+        for folder in folders:
+            network = load_drafter(folder, target.dtype, target.device)
+            found[folder] = doctor(bind(network, target, str(folder)), target, texts)
+    except (TargetError, DrafterError) as error:
+        raise ModelError(str(error)) from None
     return found
 
 

@@ -10,6 +10,7 @@ from typing import Any
 import msgspec
 import pytest
 
+from harness.cli import main
 from harness.errors import UsageError
 from harness.models import resolve_model
 from harness.plan import ArmSpec, Deployment, ModelSpec
@@ -212,3 +213,31 @@ def test_a_drafter_shipped_for_another_target_is_refused(deployment: Deployment,
         open_session(deployment, [arm("ar", "none"), arm("x", "dflash")], shipped=root)
     with pytest.raises(UsageError, match=r"no dspark comes with this package \(it has shipped tiny/dflash\)"):
         open_session(deployment, [arm("ar", "none"), arm("x", "dspark")], shipped=root)
+
+
+def test_the_session_tells_what_the_weights_alone_give_away(session: ReferenceSession) -> None:
+    findings = session.describe()["drafter_findings"]
+    assert set(findings) == set(LAYOUTS)
+    told = {one["detector"]: one["found"] for one in findings["dflash"]}
+    assert told == {"untrained norms": False, "last layer tapped": False}
+    assert all(isinstance(one["detail"], str) for one in findings["dflash"])
+
+
+@pytest.mark.parametrize("name", LAYOUTS)
+def test_the_doctor_looks_at_a_folder_for_a_deployment(
+    deployment: Deployment, tmp_path: Path, capsys: pytest.CaptureFixture[str], name: str
+) -> None:
+    file = tmp_path / "deployment.toml"
+    file.write_text(
+        f'schema = "deployment/1"\nname = "tiny"\ndevice = "cpu"\ncontext_length = 128\n'
+        f'[target]\npath = "{deployment.target.path}"\ndtype = "float32"\n'
+    )
+    folder = folder_of(name, tmp_path)
+    options = ["--deployment", str(file), "--prompts", "2", "--tokens", "24"]
+    assert main(["drafters", "doctor", folder, *options]) == 1  # random weights know nothing
+    said = capsys.readouterr().out.splitlines()
+    assert said[0] == folder
+    assert any(line.startswith("  head not shared: BROKEN") for line in said)
+    assert len(said) == 8
+    assert main(["drafters", "doctor", str(file)]) == 3
+    assert "no drafter is shipped for the target of tiny" in capsys.readouterr().err

@@ -16,8 +16,8 @@ from harness.models import resolve_model
 from harness.plan import ModelSpec
 from reference_mechanisms.engine.cache import KVCache
 from reference_mechanisms.errors import TargetError
-from reference_mechanisms.targets.linear import prepacks
 from reference_mechanisms.targets.layer_ops import rms_norm
+from reference_mechanisms.targets.linear import prepacks
 from reference_mechanisms.targets.llama import KEY_BUCKET, LlamaTarget, load_llama
 from tests.reference_mechanisms.targets.models import (
     CPU,

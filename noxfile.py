@@ -34,6 +34,16 @@ def reproduce_cpu(session: nox.Session) -> None:
     session.run("specpilot-harness", "run", "reproduce-cpu", "--out", "reports/reproduce-cpu", *options)
 
 
+@nox.session(name="train-drafters")
+def train_drafters(session: nox.Session) -> None:
+    """Train the drafters of the default target on this machine's GPU: -- --data DIR [--resume]."""
+    session.install("-e", ".[gpu]")
+    session.install("--no-deps", TARGET_PACKAGE)
+    plan = "reference_mechanisms/drafters/training/smollm2-135m.toml"
+    where = ["--deployment", "smollm2-135m-cpu-f32", "--out", "reports/scratch-drafters"]
+    session.run("specpilot-harness", "drafters", "train", plan, *where, *session.posargs)
+
+
 @nox.session(name="h200-drafters")
 def h200_drafters(session: nox.Session) -> None:
     """Measure the shipped drafters on five public sets; say where those lie: -- --evals-dir DIR."""

@@ -29,12 +29,12 @@ def detections(responses: Sequence[Response], told: Mapping[str, Any]) -> tuple[
         told: what each backend told of itself, by its name.
     """
     found: list[Detection] = []
-    for facts in told.values():
+    for _, facts in sorted(told.items()):
         if not isinstance(facts, Mapping):
             continue
         checkpoints = facts.get("checkpoints") or {}
         findings = facts.get("drafter_findings") or {}
-        for arm in checkpoints:
+        for arm in sorted(checkpoints):
             good = [r for r in responses if r.arm == arm and r.status == "ok" and not degenerate(r.token_ids)]
             found += [_head(arm, good), _rows(arm, good), _context(arm, good)]
             found += [Detection(arm=arm, **finding) for finding in findings.get(arm, ())]

@@ -71,7 +71,8 @@ def _trained(report: Report) -> dict[str, ArmResult]:
                     f"report {report.name}: two arms have the drafter {name}; summarise one run of each"
                 )
             found[name] = arms[arm]
-    return found
+    order = list(arms)
+    return dict(sorted(found.items(), key=lambda item: order.index(item[1].name)))
 
 
 def _sets(arm: ArmResult) -> Sequence[SetAcceptance]:

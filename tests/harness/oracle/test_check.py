@@ -147,6 +147,10 @@ FORGERIES = [
         put("arms", 1, "acceptance_by_set", 0, "length_with_degenerate", value=9.5),
         "`acceptance_by_set[0].length_with_degenerate`",
     ),
+    (
+        put("detections", value=[{"arm": "stock", "detector": "d", "found": False, "detail": ""}]),
+        "`detections` are not those that the responses give",
+    ),
     (put("arms", 1, "acceptance", "num_accepted_tokens", value=1), "`acceptance.num_accepted_tokens`"),
     (put("arms", 1, "verdict", value="equivalent"), "`verdict` is 'equivalent'"),
     (put("arms", 1, "latency", "ttft_median", value=1.0), "`latency.ttft_median`"),

@@ -77,6 +77,7 @@ def _eagle3(config: Eagle3Config, positions: int) -> dict[str, Any]:
     layer = _layer(config.sizes, config.rope, config.vocab_size, positions) | {
         "model_type": "qwen3" if config.sizes.qk_norm else "llama",
         "num_hidden_layers": config.layers,
+        "num_aux_hidden_states": config.features,  # vLLM's Llama type counts three where this is missing
     }
     found: dict[str, Any] = {
         "architectures": ["Eagle3Speculator"],

@@ -85,5 +85,6 @@ def test_the_switches_that_readers_disagree_about_are_stated() -> None:
     assert block["dflash_config"]["causal"] is block["is_causal"] is False
     eagle = published(eagle3().config, 512)
     assert eagle["norm_before_residual"] is False
+    assert eagle["transformer_layer_config"]["num_aux_hidden_states"] == 2
     assert eagle["eagle_aux_hidden_state_layer_ids"] == [1, 2]  # outputs 0 and 1, named by their input
     assert isinstance(dflash().config, BlockConfig)

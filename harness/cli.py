@@ -74,7 +74,9 @@ def build_parser() -> argparse.ArgumentParser:
     _add_schema(commands)
     _add_evals(commands)
     _add_weight12(commands)
-    _add_drafters(commands)
+    from harness.cli_drafters import add_drafters  # noqa: PLC0415 - it is this module's other half
+
+    add_drafters(commands, _with_harness_errors)
     return parser
 
 
@@ -318,74 +320,6 @@ def _add_weight12(commands: argparse._SubParsersAction[_Parser]) -> None:
     from reference_mechanisms.weight12.commands import register  # noqa: PLC0415
 
     register(commands, _with_harness_errors)
-
-
-def _add_drafters(commands: argparse._SubParsersAction[_Parser]) -> None:
-    from reference_mechanisms.drafters.commands import register  # noqa: PLC0415
-
-    actions = register(commands, _with_harness_errors)
-    summary = actions.add_parser("summary", help="figures of trained drafters from a report, for scripts")
-    summary.add_argument("report", type=Path, metavar="REPORT_DIR")
-    summary.add_argument("--out", type=Path, metavar="FILE", help="write them here (default: print)")
-    summary.set_defaults(run=_drafter_summary)
-    doctor = actions.add_parser("doctor", help="name what is broken in a drafter that loads and is only slow")
-    add = doctor.add_argument
-    add(
-        "what",
-        metavar="DEPLOYMENT|FOLDER",
-        help="every drafter shipped for a deployment's target, or a folder",
-    )
-    add("--deployment", default="smollm2-135m-cpu-f32", help="of a FOLDER's target (default: %(default)s)")
-    add("--prompts", type=int, default=8, help="of the embedded set (default: %(default)s)")
-    add("--tokens", type=int, default=128, help="of the target's answers, at most (default: %(default)s)")
-    doctor.set_defaults(run=_with_harness_errors(_drafter_doctor))
-
-
-def _drafter_summary(options: argparse.Namespace) -> int:
-    import json  # noqa: PLC0415
-
-    from harness.oracle.stored import load_run  # noqa: PLC0415
-    from harness.report.summary import drafter_summary  # noqa: PLC0415
-    from harness.storage import write_atomic  # noqa: PLC0415
-
-    text = json.dumps(drafter_summary(load_run(options.report).report), indent=2) + "\n"
-    if options.out is None:
-        print(text, end="")
-    else:
-        write_atomic(options.out, text)
-        print(f"wrote {options.out}")
-    return EXIT_OK
-
-
-def _drafter_doctor(options: argparse.Namespace) -> int:
-    from harness.models import resolve_model  # noqa: PLC0415
-    from harness.plan import SetSpec, load_deployment  # noqa: PLC0415
-    from harness.tokenize import PromptTokenizer  # noqa: PLC0415
-    from reference_mechanisms.backend import examine  # noqa: PLC0415
-    from reference_mechanisms.drafters.shipped import shipped  # noqa: PLC0415
-    from sealed_evals.load import load_set  # noqa: PLC0415
-
-    given = Path(options.what) if Path(options.what).is_dir() else None
-    deployment = load_deployment(options.deployment if given is not None else options.what)
-    model = resolve_model(deployment.target)
-    folders = [one.folder for one in shipped() if one.target.sha256 == model.sha256]
-    if given is not None:
-        folders = [given]
-    if not folders:
-        raise UsageError(
-            f"no drafter is shipped for the target of {deployment.name}; give a drafter's folder"
-        )
-    drawn = SetSpec(name="embedded", count=options.prompts)
-    prompts = load_set(drawn, evals_dir=None, seed=0).prompts
-    tokenizer = PromptTokenizer(model.path)
-    found = examine(deployment, folders, [tokenizer.encode(prompt) for prompt in prompts], options.tokens)
-    for folder, findings in found.items():
-        print(folder)
-        for one in findings:
-            word = "could not tell" if one.found is None else "BROKEN" if one.found else "ok"
-            print(f"  {one.detector}: {word}; {one.detail}")
-    broken = any(one.found for findings in found.values() for one in findings)
-    return EXIT_VIOLATED if broken else EXIT_OK
 
 
 def _with_harness_errors(run: Callable[[argparse.Namespace], int]) -> Callable[[argparse.Namespace], int]:

@@ -96,12 +96,11 @@ def _example(arguments: str, random: Random) -> str:
 
 def word_runs(text: str, words: int = OVERLAP_WORDS) -> set[tuple[str, ...]]:
     """Every run of so many consecutive words, case and punctuation aside."""
-    found = [word.lower() for word in WORD.findall(text)]
-    return {tuple(found[start : start + words]) for start in range(len(found) - words + 1)}
+    return set(_runs(_words(text), words))
 
 
 def forbidden_runs(sets: Mapping[str, Sequence[str]]) -> frozenset[tuple[str, ...]]:
-    """Runs of words of evaluation prompts, without those that a set's format puts into most of them.
+    """Runs of words of evaluation prompts, none of which touches what a set's format puts into most of them.
 
     Args:
         sets: texts of every prompt of each evaluation set.
@@ -109,8 +108,34 @@ def forbidden_runs(sets: Mapping[str, Sequence[str]]) -> frozenset[tuple[str, ..
     found: set[tuple[str, ...]] = set()
     for texts in sets.values():
         counts = Counter(run for text in texts for run in word_runs(text))
-        found |= {run for run, count in counts.items() if count == 1 or count <= COMMON_SHARE * len(texts)}
+        common = {run for run, count in counts.items() if count > max(1, COMMON_SHARE * len(texts))}
+        for text in texts:
+            for part in _outside(_words(text), common):
+                found.update(_runs(part, OVERLAP_WORDS))
     return frozenset(found)
+
+
+def _words(text: str) -> list[str]:
+    return [word.lower() for word in WORD.findall(text)]
+
+
+def _runs(words: Sequence[str], length: int) -> list[tuple[str, ...]]:
+    return [tuple(words[start : start + length]) for start in range(len(words) - length + 1)]
+
+
+def _outside(words: Sequence[str], common: set[tuple[str, ...]]) -> list[list[str]]:
+    """The pieces of a text between the runs that are common."""
+    covered = [False] * len(words)
+    for start, run in enumerate(_runs(words, OVERLAP_WORDS)):
+        if run in common:
+            covered[start : start + OVERLAP_WORDS] = [True] * OVERLAP_WORDS
+    pieces: list[list[str]] = [[]]
+    for word, hidden in zip(words, covered, strict=True):
+        if hidden:
+            pieces.append([])
+        else:
+            pieces[-1].append(word)
+    return pieces
 
 
 def overlapping(texts: Iterable[str], forbidden: frozenset[tuple[str, ...]]) -> list[int]:

@@ -11,9 +11,7 @@ _BLOCK = 4096  # columns at a time
 
 
 @triton.jit
-def _kernel(
-    logits, labels, weights, losses, hits, columns, BLOCK: tl.constexpr
-):
+def _kernel(logits, labels, weights, losses, hits, columns, BLOCK: tl.constexpr):
     row = tl.program_id(0).to(tl.int64)
     base = logits + row * columns
     label = tl.load(labels + row)

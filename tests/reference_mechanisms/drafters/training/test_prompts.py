@@ -64,5 +64,6 @@ def test_what_a_format_puts_into_every_prompt_is_no_overlap() -> None:
     suffix = "Please reason step by step and put your final answer in a box"
     forbidden = forbidden_runs({"set": [f"Question {n} about topic {n * n}: {suffix}" for n in range(9)]})
     assert overlapping([f"Mine: {suffix}"], forbidden) == []
+    assert overlapping([f"Ends with topic 4: {suffix}"], forbidden) == []  # nor with a few words in front
     alone = forbidden_runs({"set": [suffix]})
     assert overlapping([f"Mine: {suffix}"], alone) == [0]

@@ -1,0 +1,128 @@
+"""``specpilot-harness drafters``: the part of the command line where drafters, sets and reports meet."""
+
+from __future__ import annotations
+
+import argparse
+import re
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, TypeVar
+
+from harness.errors import EXIT_OK, EXIT_VIOLATED, UsageError
+from harness.stats.degenerate import degenerate
+
+if TYPE_CHECKING:
+    from reference_mechanisms.drafters.training.running import TrainingTarget
+
+PUBLIC_SEED = 1  # of the draw of held-out prompts, that of the plans for trained drafters
+
+Parser = TypeVar("Parser", bound=argparse.ArgumentParser)
+Run = Callable[[argparse.Namespace], int]
+
+
+def add_drafters(commands: argparse._SubParsersAction[Parser], guard: Callable[[Run], Run]) -> None:
+    """Add the command `drafters`.
+
+    Args:
+        commands: of the command line.
+        guard: turns the errors of the mechanisms into the harness's.
+    """
+    from reference_mechanisms.drafters.commands import register  # noqa: PLC0415
+    from reference_mechanisms.drafters.training.commands import register as register_training  # noqa: PLC0415
+
+    actions = register(commands, guard)
+    register_training(actions, guard, _training_target, _evaluation_prompts, _says_something)
+    summary = actions.add_parser("summary", help="figures of trained drafters from a report, for scripts")
+    summary.add_argument("report", type=Path, metavar="REPORT_DIR")
+    summary.add_argument("--out", type=Path, metavar="FILE", help="write them here (default: print)")
+    summary.set_defaults(run=_drafter_summary)
+    doctor = actions.add_parser("doctor", help="name what is broken in a drafter that loads and is only slow")
+    add = doctor.add_argument
+    add(
+        "what",
+        metavar="DEPLOYMENT|FOLDER",
+        help="every drafter shipped for a deployment's target, or a folder",
+    )
+    add("--deployment", default="smollm2-135m-cpu-f32", help="of a FOLDER's target (default: %(default)s)")
+    add("--prompts", type=int, default=8, help="of the embedded set (default: %(default)s)")
+    add("--tokens", type=int, default=128, help="of the target's answers, at most (default: %(default)s)")
+    doctor.set_defaults(run=guard(_drafter_doctor))
+
+
+def _drafter_summary(options: argparse.Namespace) -> int:
+    import json  # noqa: PLC0415
+
+    from harness.oracle.stored import load_run  # noqa: PLC0415
+    from harness.report.summary import drafter_summary  # noqa: PLC0415
+    from harness.storage import write_atomic  # noqa: PLC0415
+
+    text = json.dumps(drafter_summary(load_run(options.report).report), indent=2) + "\n"
+    if options.out is None:
+        print(text, end="")
+    else:
+        write_atomic(options.out, text)
+        print(f"wrote {options.out}")
+    return EXIT_OK
+
+
+def _drafter_doctor(options: argparse.Namespace) -> int:
+    from harness.models import resolve_model  # noqa: PLC0415
+    from harness.plan import SetSpec, load_deployment  # noqa: PLC0415
+    from harness.tokenize import PromptTokenizer  # noqa: PLC0415
+    from reference_mechanisms.backend import examine  # noqa: PLC0415
+    from reference_mechanisms.drafters.shipped import shipped  # noqa: PLC0415
+    from sealed_evals.load import load_set  # noqa: PLC0415
+
+    given = Path(options.what) if Path(options.what).is_dir() else None
+    deployment = load_deployment(options.deployment if given is not None else options.what)
+    model = resolve_model(deployment.target)
+    folders = [one.folder for one in shipped() if one.target.sha256 == model.sha256]
+    if given is not None:
+        folders = [given]
+    if not folders:
+        raise UsageError(
+            f"no drafter is shipped for the target of {deployment.name}; give a drafter's folder"
+        )
+    drawn = SetSpec(name="embedded", count=options.prompts)
+    prompts = load_set(drawn, evals_dir=None, seed=0).prompts
+    tokenizer = PromptTokenizer(model.path)
+    found = examine(deployment, folders, [tokenizer.encode(prompt) for prompt in prompts], options.tokens)
+    for folder, findings in found.items():
+        print(folder)
+        for one in findings:
+            word = "could not tell" if one.found is None else "BROKEN" if one.found else "ok"
+            print(f"  {one.detector}: {word}; {one.detail}")
+    broken = any(one.found for findings in found.values() for one in findings)
+    return EXIT_VIOLATED if broken else EXIT_OK
+
+
+def _training_target(name: str) -> TrainingTarget:
+    from harness.models import resolve_model  # noqa: PLC0415
+    from harness.plan import load_deployment  # noqa: PLC0415
+    from reference_mechanisms.drafters.shipped import TrainedFor  # noqa: PLC0415
+    from reference_mechanisms.drafters.training.running import TrainingTarget  # noqa: PLC0415
+
+    model = resolve_model(load_deployment(name).target)
+    if model.sha256 is None:
+        raise UsageError(f"the weights of {name} lie behind a server; training needs them in a folder")
+    name = re.sub(r"-[0-9a-f]{16}$", "", model.path.name)  # a packaged model's folder ends with its digest
+    return TrainingTarget(model.path, TrainedFor(name, model.sha256), model.eos_token_ids)
+
+
+def _evaluation_prompts(folder: Path | None) -> Mapping[str, Sequence[str]]:
+    """First turns of every evaluation set, whole, in the order in which runs draw them."""
+    from harness.paths import evals_dir  # noqa: PLC0415
+    from sealed_evals.catalogue import load_catalogue  # noqa: PLC0415
+    from sealed_evals.load import pinned_set  # noqa: PLC0415
+    from sealed_evals.splits import draw  # noqa: PLC0415
+
+    catalogue = load_catalogue()
+    found = {}
+    for name in catalogue.names:
+        prompts = pinned_set(catalogue.entry(name), folder or evals_dir()).prompts
+        found[name] = [prompt.turns[0] for prompt in draw(prompts, len(prompts), PUBLIC_SEED)]
+    return found
+
+
+def _says_something(text: Sequence[int]) -> bool:
+    return not degenerate(text)

@@ -98,15 +98,7 @@ class Checkpoint:
         Raises:
             TargetError: naming the first that was not.
         """
-        endings = tuple(ignore)
-        unused = sorted(
-            name for name in self._files if name not in self._taken and not name.endswith(endings)
-        )
-        if unused:
-            raise TargetError(
-                f"{self.folder}: tensor {unused[0]} ({len(unused)} in all) has no place in this "
-                "architecture; check `architectures` in config.json"
-            )
+        refuse_unused(self.folder, self.names - self._taken, ignore)
 
     def _take(self, name: str, shape: tuple[int, ...], types: tuple[str, ...]) -> Tensor:
         if name not in self._files:
@@ -138,6 +130,21 @@ class Checkpoint:
                 raise TargetError(f"{path}: tensor {name} is stored twice; give one complete checkpoint")
             self._files[name] = file
             self._shards[name] = path.name
+
+
+def refuse_unused(folder: Path, untaken: Iterable[str], ignore: Iterable[str]) -> None:
+    """Hold that no tensor was left over, except those whose name ends with one of `ignore`.
+
+    Raises:
+        TargetError: naming the first that was.
+    """
+    endings = tuple(ignore)
+    unused = sorted(name for name in untaken if not name.endswith(endings))
+    if unused:
+        raise TargetError(
+            f"{folder}: tensor {unused[0]} ({len(unused)} in all) has no place in this "
+            "architecture; check `architectures` in config.json"
+        )
 
 
 def _files(folder: Path) -> list[str]:

@@ -12,7 +12,7 @@ import torch
 from torch import Tensor
 
 from reference_mechanisms.errors import TargetError
-from reference_mechanisms.targets.checkpoint import PLAIN_TYPES
+from reference_mechanisms.targets.checkpoint import PLAIN_TYPES, refuse_unused
 from reference_mechanisms.weight12 import planes
 from reference_mechanisms.weight12.container import PackedFile
 from reference_mechanisms.weight12.folder_manifest import open_shard, read_manifest
@@ -92,15 +92,7 @@ class PackedCheckpoint:
         Raises:
             TargetError: naming the first that was not.
         """
-        endings = tuple(ignore)
-        unused = sorted(
-            name for name in self._files if name not in self._taken and not name.endswith(endings)
-        )
-        if unused:
-            raise TargetError(
-                f"{self.folder}: tensor {unused[0]} ({len(unused)} in all) has no place in this "
-                "architecture; check `architectures` in config.json"
-            )
+        refuse_unused(self.folder, self.names - self._taken, ignore)
 
     def _entry(self, name: str, shape: tuple[int, ...]) -> PackedFile:
         if name not in self._files:

@@ -89,7 +89,9 @@ def _data(options: argparse.Namespace, resolve: Resolve, evaluation: Evaluation)
     corpus.save(corpus.gather(kept), options.out / EXAMPLES)
     asked = [(name, chat.encode(text)) for name, texts in sets.items() for text in texts[:HELD_OUT_PROMPTS]]
     limits = writing.Limits(new_tokens=256, stop_ids=target.stop_ids, columns=recipe.columns // 4)
-    precise = load_teacher(target.folder, torch.float32, device)
+    precise = teacher
+    if teacher.dtype != torch.float32:
+        precise = load_teacher(target.folder, torch.float32, device)
     texts = writing.write(precise, [writing.Task(ids, 0.0) for _, ids in asked], limits, plan.seed)
     held_out = [corpus.Example(ids, text, name, 0.0) for (name, ids), text in zip(asked, texts, strict=True)]
     corpus.save(corpus.gather(held_out), options.out / HELD_OUT)

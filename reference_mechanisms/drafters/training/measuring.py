@@ -19,6 +19,7 @@ from reference_mechanisms.drafters.dflash import DFlash
 from reference_mechanisms.drafters.eagle3 import Eagle3
 from reference_mechanisms.drafters.training.corpus import Corpus
 from reference_mechanisms.drafters.training.forwards import Batch, block_rows, chain_rows, trained_on
+from reference_mechanisms.drafters.training.losses import Ends
 from reference_mechanisms.drafters.training.teacher import Teacher
 
 
@@ -60,6 +61,9 @@ def walk(model: DFlash | Eagle3, teacher: Teacher, corpus: Corpus, drafts: int) 
         drafts: of each step.
     """
     starts = corpus.starts()
+    dtype = model.fc.weight.dtype
+    embedding = teacher.embedding.to(dtype)
+    ends = Ends(lambda ids: embedding[ids], teacher.head.to(dtype))
     found = []
     kernels = [SDPBackend.FLASH_ATTENTION, SDPBackend.EFFICIENT_ATTENTION, SDPBackend.MATH]
     for number in range(len(corpus)):
@@ -69,7 +73,7 @@ def walk(model: DFlash | Eagle3, teacher: Teacher, corpus: Corpus, drafts: int) 
         accepted: tuple[int, ...] = ()
         if length - prompt > 1:
             with sdpa_kernel(kernels):  # cuDNN's plans an attention anew for every length, for a second each
-                drafted = _drafts(model, teacher, ids, prompt, drafts)
+                drafted = _drafts(model, teacher, ends, ids, prompt, drafts)
             accepted = tuple(_accepted(ids, prompt, drafted.tolist()))
         found.append(Walked(corpus.names[corpus.sources[number]], ids[prompt:], accepted))
     return found
@@ -98,28 +102,23 @@ def _accepted(ids: tuple[int, ...], prompt: int, drafted: list[list[int]]) -> li
 
 
 def _drafts(
-    model: DFlash | Eagle3, teacher: Teacher, ids: tuple[int, ...], prompt: int, drafts: int
+    model: DFlash | Eagle3, teacher: Teacher, ends: Ends, ids: tuple[int, ...], prompt: int, drafts: int
 ) -> Tensor:
     """Drafts [anchors, drafts] from every position of the text but the last."""
     token_ids = torch.tensor([ids], device=teacher.device)
     taps = teacher.forward(token_ids, trained_on(model)).taps
     anchors = torch.arange(prompt, len(ids) - 1, device=teacher.device)[None]
-    dtype = model.fc.weight.dtype
-    batch = Batch(token_ids, taps.to(dtype), anchors)
-    head, ends = teacher.head.to(dtype), teacher.embedding.to(dtype)
-
-    def embed(tokens: Tensor) -> Tensor:
-        return ends[tokens]
+    batch = Batch(token_ids, taps.to(model.fc.weight.dtype), anchors)
 
     def logits(rows: Tensor) -> Tensor:
-        return rows @ head.T
+        return rows @ ends.head.T
 
     def best(_index: int, scores: Tensor, candidates: Tensor) -> Tensor:
         chosen = scores.argmax(-1, keepdim=True)
         return candidates.expand(scores.shape).gather(1, chosen).squeeze(1)
 
     if isinstance(model, Eagle3):
-        rows = chain_rows(model, batch, drafts, embed, lambda _step, one: logits(one).argmax(-1))
+        rows = chain_rows(model, batch, drafts, ends.embed, lambda _step, one: logits(one).argmax(-1))
         return logits(rows)[0].argmax(-1)
-    rows = block_rows(model, batch, drafts, embed)[0]
+    rows = block_rows(model, batch, drafts, ends.embed)[0]
     return model.draft(rows, token_ids[0, anchors[0]], logits, best).token_ids

@@ -10,21 +10,10 @@ from typing import Any
 
 from aiohttp import web
 
+from tests.harness.load.request_fields import COMMON
 from tests.harness.load.threads import serving_app
 
-FIELDS = (
-    *("model", "prompt", "max_tokens", "temperature", "top_p", "seed", "stop", "stream", "stream_options"),
-    *(
-        "top_k",
-        "min_p",
-        "min_tokens",
-        "ignore_eos",
-        "stop_token_ids",
-        "repetition_penalty",
-        "skip_special_tokens",
-    ),
-    *("add_special_tokens", "return_token_ids", "cache_salt", "prompt_logprobs"),
-)
+FIELDS = (*COMMON, "add_special_tokens", "cache_salt", "prompt_logprobs")
 
 
 @dataclass

@@ -18,21 +18,13 @@ from aiohttp import web
 from harness.backends.transformers_scorer import TransformersScorer
 from harness.models.folder import read_folder
 from harness.tokenize import PromptTokenizer
+from tests.harness.load.request_fields import COMMON
 from tests.harness.load.threads import serving_app
 from tests.harness.tiny import EOS
 
 VLLM = (
-    *("model", "prompt", "max_tokens", "temperature", "top_p", "seed", "stop", "stream", "stream_options"),
-    *(
-        "top_k",
-        "min_p",
-        "min_tokens",
-        "ignore_eos",
-        "stop_token_ids",
-        "repetition_penalty",
-        "skip_special_tokens",
-    ),
-    *("return_token_ids", "cache_salt", "prompt_logprobs", "return_tokens_as_token_ids", "echo", "logprobs"),
+    *COMMON,
+    *("cache_salt", "prompt_logprobs", "return_tokens_as_token_ids", "echo", "logprobs"),
 )
 
 

@@ -14,13 +14,10 @@ import numpy as np
 from aiohttp import web
 
 from tests.harness.load.model_server import MANNER, TARGET, Manner, Target, serving
+from tests.harness.load.request_fields import COMMON
 from tests.harness.tiny import EOS
 
-FIELDS = (
-    *("model", "prompt", "max_tokens", "temperature", "top_p", "seed", "stop", "stream", "stream_options"),
-    *("top_k", "min_p", "min_tokens", "ignore_eos", "stop_token_ids", "repetition_penalty"),
-    *("skip_special_tokens", "return_token_ids", "echo", "logprobs"),
-)
+FIELDS = (*COMMON, "echo", "logprobs")
 BODY = {"input_ids", "sampling_params", "stream", "return_logprob", "logprob_start_len", "top_logprobs_num"}
 BODIES: web.AppKey[list[dict[str, Any]]] = web.AppKey("bodies", list)
 

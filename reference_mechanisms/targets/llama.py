@@ -80,7 +80,7 @@ class LlamaTarget:
         sizes = (config.vocab_size, config.hidden_size)
         self._embedding = self._matrices.table(EMBEDDING, *sizes)
         prefixes = (f"model.layers.{n}." for n in range(config.layers))
-        self._layers = [_take_layer(config, take, self._matrices, prefix) for prefix in prefixes]
+        self._layers = [take_layer(config, take, self._matrices, prefix) for prefix in prefixes]
         self._final_norm = take("model.norm.weight", config.hidden_size)
         if config.tied_head:
             if HEAD in checkpoint and not torch.equal(take(HEAD, *sizes), take(EMBEDDING, *sizes)):
@@ -178,7 +178,15 @@ def load_llama(folder: Path, dtype: torch.dtype, device: torch.device) -> LlamaT
         return LlamaTarget(config, checkpoint, dtype, device)
 
 
-def _take_layer(config: LlamaConfig, take: Callable[..., Tensor], matrices: Matrices, prefix: str) -> Layer:
+def take_layer(config: LlamaConfig, take: Callable[..., Tensor], matrices: Matrices, prefix: str) -> Layer:
+    """The weights of one layer.
+
+    Args:
+        config: of the target.
+        take: gives a tensor by name and sizes.
+        matrices: makes the products.
+        prefix: of the layer's names.
+    """
     hidden, inner, head_dim = config.hidden_size, config.intermediate_size, config.head_dim
     query, key = config.heads * head_dim, config.kv_heads * head_dim
 

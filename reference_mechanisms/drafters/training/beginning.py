@@ -9,7 +9,7 @@ from torch import Tensor, nn
 
 from reference_mechanisms.drafters.dflash import DFlash
 from reference_mechanisms.drafters.eagle3 import Eagle3
-from reference_mechanisms.drafters.training.teacher import Teacher
+from reference_mechanisms.drafters.training.teacher import Teacher, weight_of
 
 STANDARD_DEVIATION = 0.02
 
@@ -48,16 +48,16 @@ def _is_zero_at_first(name: str) -> bool:
 def _copy_layer(layer: nn.Module, teacher: Teacher, number: int) -> None:
     theirs, config = teacher.layers[number], teacher.config
     query, key = config.heads * config.head_dim, config.kv_heads * config.head_dim
-    queries, keys, values = torch.split(theirs.qkv, [query, key, key])
-    gate, up = theirs.gate_up.chunk(2)
+    queries, keys, values = torch.split(weight_of(theirs.qkv), [query, key, key])
+    gate, up = weight_of(theirs.gate_up).chunk(2)
     for name, weight in (
         ("self_attn.q_proj", queries),
         ("self_attn.k_proj", keys),
         ("self_attn.v_proj", values),
-        ("self_attn.o_proj", theirs.output),
+        ("self_attn.o_proj", weight_of(theirs.output)),
         ("mlp.gate_proj", gate),
         ("mlp.up_proj", up),
-        ("mlp.down_proj", theirs.down),
+        ("mlp.down_proj", weight_of(theirs.down)),
         ("input_layernorm", theirs.input_norm),
         ("hidden_norm", theirs.input_norm),
         ("post_attention_layernorm", theirs.post_norm),

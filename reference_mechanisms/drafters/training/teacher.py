@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from pathlib import Path
-from typing import NamedTuple
+from typing import NamedTuple, cast
 
 import torch
 from torch import Tensor
@@ -16,22 +16,25 @@ from torch.nn import functional as F
 
 from reference_mechanisms.targets.checkpoint import Checkpoint
 from reference_mechanisms.targets.config import LlamaConfig, read_config
-from reference_mechanisms.targets.llama import EMBEDDING, HEAD, RECOMPUTED
+from reference_mechanisms.targets.llama import EMBEDDING, HEAD, RECOMPUTED, Layer, take_layer
+from reference_mechanisms.targets.matrices import Linear, PlainMatrices
 from reference_mechanisms.targets.rope import rotation_table
 
 
-class _Layer(NamedTuple):
-    input_norm: Tensor
-    qkv: Tensor
-    qkv_bias: Tensor | None
-    qk_norm: tuple[Tensor, Tensor] | None
-    output: Tensor
-    output_bias: Tensor | None
-    post_norm: Tensor
-    gate_up: Tensor
-    gate_up_bias: Tensor | None
-    down: Tensor
-    down_bias: Tensor | None
+class Product(NamedTuple):
+    """y = x W^T + b over the last dimension of x."""
+
+    weight: Tensor  # [out_features, in_features]
+    bias: Tensor | None
+
+    def __call__(self, x: Tensor) -> Tensor:
+        """[..., out_features]."""
+        return F.linear(x, self.weight, self.bias)
+
+
+class _Products(PlainMatrices):
+    def linear(self, parts: Sequence[tuple[str, int]], columns: int, bias: Tensor | None) -> Product:
+        return Product(torch.cat([self._take(name, rows, columns) for name, rows in parts]), bias)
 
 
 class Seen(NamedTuple):
@@ -39,6 +42,11 @@ class Seen(NamedTuple):
 
     hidden: Tensor  # [sequences, positions, hidden], after the final norm: the input of the head
     taps: Tensor  # [sequences, positions, taps x hidden]: outputs of the tapped layers side by side
+
+
+def weight_of(product: Linear) -> Tensor:
+    """The matrix of a teacher's product, [out_features, in_features]."""
+    return cast(Product, product).weight
 
 
 class TextCache:
@@ -85,44 +93,15 @@ class Teacher:
         hidden = config.hidden_size
         self.embedding = take(EMBEDDING, config.vocab_size, hidden)
         self.head = self.embedding
-        if HEAD in checkpoint:
+        if HEAD in checkpoint or not config.tied_head:
             self.head = take(HEAD, config.vocab_size, hidden)
         self.final_norm = take("model.norm.weight", hidden)
-        self.layers = [self._layer(take, f"model.layers.{number}.") for number in range(config.layers)]
+        products = _Products(checkpoint, dtype, device)
+        prefixes = (f"model.layers.{number}." for number in range(config.layers))
+        self.layers = [take_layer(config, take, products, prefix) for prefix in prefixes]
         checkpoint.refuse_unused(RECOMPUTED)
         table = rotation_table(config.rope, config.head_dim, config.max_positions, dtype)
         self._rotations = table.to(device)
-
-    def _layer(self, take: object, prefix: str) -> _Layer:
-        config = self.config
-        hidden, inner, head_dim = config.hidden_size, config.intermediate_size, config.head_dim
-        query, key = config.heads * head_dim, config.kv_heads * head_dim
-
-        def get(name: str, *shape: int) -> Tensor:
-            found: Tensor = take(f"{prefix}{name}", *shape)  # type: ignore[operator]
-            return found
-
-        def biases(wanted: bool, *parts: tuple[str, int]) -> Tensor | None:
-            return torch.cat([get(f"{name}.bias", size) for name, size in parts]) if wanted else None
-
-        projections = (("self_attn.q_proj", query), ("self_attn.k_proj", key), ("self_attn.v_proj", key))
-        gates = (("mlp.gate_proj", inner), ("mlp.up_proj", inner))
-        norms = None
-        if config.qk_norm:
-            norms = get("self_attn.q_norm.weight", head_dim), get("self_attn.k_norm.weight", head_dim)
-        return _Layer(
-            input_norm=get("input_layernorm.weight", hidden),
-            qkv=torch.cat([get(f"{name}.weight", size, hidden) for name, size in projections]),
-            qkv_bias=biases(config.attention_bias, *projections),
-            qk_norm=norms,
-            output=get("self_attn.o_proj.weight", hidden, query),
-            output_bias=biases(config.attention_bias, ("self_attn.o_proj", hidden)),
-            post_norm=get("post_attention_layernorm.weight", hidden),
-            gate_up=torch.cat([get(f"{name}.weight", size, hidden) for name, size in gates]),
-            gate_up_bias=biases(config.mlp_bias, *gates),
-            down=get("mlp.down_proj.weight", hidden, inner),
-            down_bias=biases(config.mlp_bias, ("mlp.down_proj", hidden)),
-        )
 
     @torch.no_grad()
     def forward(self, token_ids: Tensor, taps: Sequence[int] = (), cache: TextCache | None = None) -> Seen:
@@ -149,13 +128,13 @@ class Teacher:
         hidden = self.embedding[token_ids]
         seen = {-1: hidden}
         for number, layer in enumerate(self.layers):
-            qkv = F.linear(_normed(hidden, layer.input_norm, config.norm_eps), layer.qkv, layer.qkv_bias)
+            qkv = layer.qkv(_normed(hidden, layer.input_norm, config.norm_eps))
             qkv = qkv.view(count, rows, -1, config.head_dim)
             attended = self._attend(number, layer, qkv, rotations, mask, cache)
-            hidden = hidden + F.linear(attended, layer.output, layer.output_bias)
+            hidden = hidden + layer.output(attended)
             normed = _normed(hidden, layer.post_norm, config.norm_eps)
-            gate, up = F.linear(normed, layer.gate_up, layer.gate_up_bias).chunk(2, dim=-1)
-            hidden = hidden + F.linear(F.silu(gate) * up, layer.down, layer.down_bias)
+            gate, up = layer.gate_up(normed).chunk(2, dim=-1)
+            hidden = hidden + layer.down(F.silu(gate) * up)
             if number in taps:
                 seen[number] = hidden
         if cache is not None:
@@ -166,7 +145,7 @@ class Teacher:
     def _attend(
         self,
         number: int,
-        layer: _Layer,
+        layer: Layer,
         qkv: Tensor,
         rotations: Tensor,
         mask: Tensor | None,
@@ -177,7 +156,7 @@ class Teacher:
         queries, keys, values = torch.split(qkv, [config.heads, config.kv_heads, config.kv_heads], dim=2)
         if layer.qk_norm is not None:
             queries = _normed(queries, layer.qk_norm[0], config.norm_eps)
-            keys = _normed(keys, layer.qk_norm[1], config.norm_eps)
+            keys = _normed(keys, layer.qk_norm[-1], config.norm_eps)
         queries, keys = (
             _rotated(queries, rotations).transpose(1, 2),
             _rotated(keys, rotations).transpose(1, 2),

@@ -14,6 +14,7 @@ from reference_mechanisms.drafters.binding import Bound
 from reference_mechanisms.drafters.detectors import Finding
 from reference_mechanisms.drafters.dflash import Head
 from reference_mechanisms.drafters.eagle3 import Eagle3
+from reference_mechanisms.drafters.picking import best_of
 from reference_mechanisms.drafters.training.forwards import Batch, block_rows, chain_rows
 from reference_mechanisms.engine.decode import Decoder
 from reference_mechanisms.engine.rows import Rows, Segment
@@ -117,8 +118,7 @@ def force(bound: Bound, taps: Tensor, text: Text) -> Forced:
     best: list[Tensor] = []
 
     def pick(index: int, scores: Tensor, candidates: Tensor) -> Tensor:
-        chosen = scores.argmax(-1, keepdim=True)
-        best.append(candidates.expand(scores.shape).gather(1, chosen).squeeze(1))
+        best.append(best_of(scores, candidates))
         return ids[predicts[:, index]]
 
     network.draft(block_rows(network, batch, drafts, embed)[0], ids[anchors], head, pick)

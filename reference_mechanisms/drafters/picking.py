@@ -23,6 +23,16 @@ class Drawing(NamedTuple):
     position: int  # of its first draft in the output
 
 
+def best_of(scores: Tensor, ids: Tensor) -> Tensor:
+    """The candidate with the best score, the first of equals: target ids [requests].
+
+    Args:
+        scores: logits [requests, candidates].
+        ids: target id of each candidate, [candidates] or [requests, candidates].
+    """
+    return ids.expand(scores.shape).gather(1, scores.argmax(-1, keepdim=True)).squeeze(1)
+
+
 class Picker:
     """Chooses the drafts of one step and keeps the distributions they were drawn from.
 
@@ -50,7 +60,7 @@ class Picker:
             Target ids [requests].
         """
         ids = ids.expand(scores.shape)
-        chosen = ids.gather(1, scores.argmax(-1, keepdim=True)).squeeze(1)
+        chosen = best_of(scores, ids)
         for row, drawing in enumerate(self._drawings):
             if drawing.temperature > 0:
                 chosen[row] = self._draw(row, drawing, index, scores[row], ids[row])

@@ -17,6 +17,7 @@ from torch.nn.attention import SDPBackend, sdpa_kernel
 
 from reference_mechanisms.drafters.dflash import DFlash
 from reference_mechanisms.drafters.eagle3 import Eagle3
+from reference_mechanisms.drafters.picking import best_of
 from reference_mechanisms.drafters.training.corpus import Corpus
 from reference_mechanisms.drafters.training.forwards import Batch, block_rows, chain_rows, trained_on
 from reference_mechanisms.drafters.training.losses import Ends
@@ -113,12 +114,10 @@ def _drafts(
     def logits(rows: Tensor) -> Tensor:
         return rows @ ends.head.T
 
-    def best(_index: int, scores: Tensor, candidates: Tensor) -> Tensor:
-        chosen = scores.argmax(-1, keepdim=True)
-        return candidates.expand(scores.shape).gather(1, chosen).squeeze(1)
-
     if isinstance(model, Eagle3):
         rows = chain_rows(model, batch, drafts, ends.embed, lambda _step, one: logits(one).argmax(-1))
         return logits(rows)[0].argmax(-1)
     rows = block_rows(model, batch, drafts, ends.embed)[0]
-    return model.draft(rows, token_ids[0, anchors[0]], logits, best).token_ids
+    return model.draft(
+        rows, token_ids[0, anchors[0]], logits, lambda _index, *found: best_of(*found)
+    ).token_ids

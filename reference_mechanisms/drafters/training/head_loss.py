@@ -22,10 +22,33 @@ class HeadLoss(NamedTuple):
     hits: Tensor  # bool [rows]: the label has the largest logit
 
 
+class Taught(NamedTuple):
+    """What the target itself says of the rows that are learnt."""
+
+    logits: Tensor  # [rows, vocabulary]
+    normals: Tensor  # float32 [rows]: logarithm of the sum of their exponentials
+    share: float  # of the target's distribution in what is aimed at; the label has the rest
+
+
+def taught_by(logits: Tensor, share: float) -> Taught:
+    """The target's logits [rows, vocabulary], ready to be learnt from."""
+    if logits.is_cuda:
+        from reference_mechanisms.kernels.training.softmax_gradient import row_normals  # noqa: PLC0415
+
+        return Taught(logits, row_normals(logits), share)
+    return Taught(logits, _wide(logits).logsumexp(-1), share)
+
+
 class _Fused(torch.autograd.Function):
     @staticmethod
     def forward(
-        ctx: Any, rows: Tensor, frozen: Tensor, trained: Tensor | None, labels: Tensor, weights: Tensor
+        ctx: Any,
+        rows: Tensor,
+        frozen: Tensor,
+        trained: Tensor | None,
+        labels: Tensor,
+        weights: Tensor,
+        taught: Taught | None,
     ) -> tuple[Tensor, Tensor]:
         matrix = frozen if trained is None else torch.cat((frozen, trained.to(frozen.dtype)), dim=1)
         wide = rows.to(frozen.dtype)
@@ -37,7 +60,7 @@ class _Fused(torch.autograd.Function):
         for begin in range(0, len(rows), CHUNK):
             part = slice(begin, begin + CHUNK)
             logits = wide[part] @ matrix.T
-            losses, hits[part] = _to_gradient(logits, labels[part], weights[part])
+            losses, hits[part] = _to_gradient(logits, labels[part], weights[part], _part(taught, part))
             total += losses.sum()
             torch.mm(logits, matrix, out=row_gradient[part])
             if trained_gradient is not None:
@@ -53,11 +76,16 @@ class _Fused(torch.autograd.Function):
         row_gradient, trained_gradient = ctx.saved_tensors
         row_dtype, trained_dtype = ctx.dtypes
         trained = None if trained_gradient is None else (trained_gradient * scale).to(trained_dtype)
-        return (row_gradient * scale).to(row_dtype), None, trained, None, None
+        return (row_gradient * scale).to(row_dtype), None, trained, None, None, None
 
 
 def head_loss(
-    rows: Tensor, frozen: Tensor, labels: Tensor, weights: Tensor, trained: Tensor | None = None
+    rows: Tensor,
+    frozen: Tensor,
+    labels: Tensor,
+    weights: Tensor,
+    trained: Tensor | None = None,
+    taught: Taught | None = None,
 ) -> HeadLoss:
     """Weighted cross entropy of rows.
 
@@ -67,25 +95,38 @@ def head_loss(
         labels: token ids [rows].
         weights: float32 [rows]; 0 leaves a row out.
         trained: further columns of the head, [vocabulary, rank].
+        taught: what the target says of the rows; None: the labels alone are aimed at.
     """
     loss, hits = cast(
         tuple[Tensor, Tensor],
-        _Fused.apply(rows, frozen, trained, labels, weights),  # type: ignore[no-untyped-call]
+        _Fused.apply(rows, frozen, trained, labels, weights, taught),  # type: ignore[no-untyped-call]
     )
     return HeadLoss(loss, hits)
 
 
-def _to_gradient(logits: Tensor, labels: Tensor, weights: Tensor) -> tuple[Tensor, Tensor]:
-    """Overwrite logits by weight x (softmax - one-hot); the weighted losses and which labels are on top."""
+def _part(taught: Taught | None, part: slice) -> Taught | None:
+    return None if taught is None else Taught(taught.logits[part], taught.normals[part], taught.share)
+
+
+def _wide(logits: Tensor) -> Tensor:
+    return logits.double() if logits.dtype == torch.float64 else logits.float()
+
+
+def _to_gradient(
+    logits: Tensor, labels: Tensor, weights: Tensor, taught: Taught | None
+) -> tuple[Tensor, Tensor]:
+    """Overwrite logits by weight x (softmax - aim); the weighted losses and which labels are on top."""
     if logits.is_cuda:
         from reference_mechanisms.kernels.training.softmax_gradient import softmax_gradient_  # noqa: PLC0415
 
-        return softmax_gradient_(logits, labels, weights)
-    wide = logits.double() if logits.dtype == torch.float64 else logits.float()
+        return softmax_gradient_(logits, labels, weights, taught)
+    wide = _wide(logits)
+    aim = torch.zeros_like(wide)
+    if taught is not None:
+        aim = taught.share * (_wide(taught.logits) - taught.normals[:, None]).exp()
     chosen = labels[:, None]
-    losses = (wide.logsumexp(-1) - wide.gather(1, chosen).squeeze(1)) * weights
+    aim.scatter_add_(1, chosen, aim.new_full(chosen.shape, 1.0 if taught is None else 1.0 - taught.share))
+    losses = (wide.logsumexp(-1) - (aim * wide).sum(-1)) * weights
     hits = wide.argmax(-1) == labels
-    gradient = wide.softmax(-1)
-    gradient.scatter_add_(1, chosen, gradient.new_full(chosen.shape, -1.0))
-    logits.copy_(gradient * weights[:, None])
+    logits.copy_((wide.softmax(-1) - aim) * weights[:, None])
     return losses, hits

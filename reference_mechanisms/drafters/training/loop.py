@@ -11,6 +11,7 @@ import contextlib
 import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from typing import NamedTuple
 
 import torch
 from torch import Tensor
@@ -20,6 +21,7 @@ from reference_mechanisms.drafters.eagle3 import Eagle3
 from reference_mechanisms.drafters.training.batches import Drawn, Shape, batches
 from reference_mechanisms.drafters.training.corpus import Corpus
 from reference_mechanisms.drafters.training.forwards import Batch, trained_on
+from reference_mechanisms.drafters.training.head_loss import Taught, taught_by
 from reference_mechanisms.drafters.training.losses import Ends, loss_of, position_weights
 from reference_mechanisms.drafters.training.optimizing import Mover, Optimizing
 from reference_mechanisms.drafters.training.teacher import Teacher
@@ -48,9 +50,18 @@ class Schedule:
 class Student:
     """A drafter that is being trained."""
 
-    def __init__(self, name: str, model: DFlash | Eagle3, optimizing: Optimizing) -> None:
-        """The model lies where it will be trained, in float32."""
-        self.name, self.model = name, model
+    def __init__(
+        self, name: str, model: DFlash | Eagle3, optimizing: Optimizing, soft_share: float = 0.0
+    ) -> None:
+        """The model lies where it will be trained, in float32.
+
+        Args:
+            name: of the drafter.
+            model: its network.
+            optimizing: how its weights are moved.
+            soft_share: of the target's distribution in what it aims at; the written tokens have the rest.
+        """
+        self.name, self.model, self.soft_share = name, model, soft_share
         self.mover = Mover(model.named_parameters(), optimizing)
         device = self.mover.share.device
         self.sums = torch.zeros(3, device=device)  # steps, cross entropy, acceptance length
@@ -101,7 +112,7 @@ def train(
         stopped: asked before each step whether to stop.
     """
     taps = tuple(sorted({tap for one in students for tap in trained_on(one.model)}))
-    lesson = _Lesson(teacher, taps, schedule.gamma)
+    lesson = Lesson(teacher, taps, schedule.gamma, soft=any(one.soft_share for one in students))
     recorded: dict[tuple[int, ...], _Recorded] = {}
     drawn = batches(corpus, schedule.shape, schedule.seed, first, teacher.device)
     for step in range(first, schedule.steps):
@@ -116,30 +127,50 @@ def train(
                 recorded[shape] = _Recorded(lesson, students, batch)
             recorded[shape].replay(batch)
         else:
-            seen = lesson.taps(batch.token_ids)
+            seen = lesson.look(batch)
             for one in students:
                 lesson.teach(one, batch, seen)
         yield step + 1
 
 
-class _Lesson:
+class Seen(NamedTuple):
+    """Of the target, on one batch."""
+
+    taps: Tensor  # [sequences, positions, taps, hidden]
+    taught: Taught | None  # of every draft
+
+
+class Lesson:
     """What one step does."""
 
-    def __init__(self, teacher: Teacher, taps: tuple[int, ...], gamma: float) -> None:
-        self._teacher, self._taps, self._gamma = teacher, taps, gamma
+    def __init__(self, teacher: Teacher, taps: tuple[int, ...], gamma: float, *, soft: bool) -> None:
+        self._teacher, self._taps, self._gamma, self._soft = teacher, taps, gamma, soft
         self._ends = Ends(lambda ids: teacher.embedding[ids].float(), teacher.head)
 
-    def taps(self, token_ids: Tensor) -> Tensor:
-        """[sequences, positions, taps, hidden]."""
-        taps = self._teacher.forward(token_ids, self._taps).taps
-        return taps.view(*token_ids.shape, len(self._taps), -1)
+    def look(self, batch: Drawn) -> Seen:
+        """Run the target."""
+        seen = self._teacher.forward(batch.token_ids, self._taps)
+        taps = seen.taps.view(*batch.token_ids.shape, len(self._taps), -1)
+        if not self._soft:
+            return Seen(taps, None)
+        drafts = batch.valid.shape[-1]
+        last = batch.token_ids.shape[1] - 1
+        at = batch.anchors[..., None] + torch.arange(drafts, device=batch.anchors.device)
+        at = at.clamp_max(last).flatten(1)[..., None].expand(-1, -1, seen.hidden.shape[-1])
+        rows = seen.hidden.gather(1, at).flatten(0, 1)  # the rows that chose the tokens to be drafted
+        return Seen(taps, taught_by(self._teacher.logits(rows), 1.0))
 
-    def teach(self, one: Student, batch: Drawn, seen: Tensor) -> None:
+    def teach(self, one: Student, batch: Drawn, seen: Seen) -> None:
+        """Move one drafter."""
         mine = [self._taps.index(tap) for tap in trained_on(one.model)]
-        tapped = torch.cat([seen[..., tap, :] for tap in mine], dim=-1)
+        tapped = torch.cat([seen.taps[..., tap, :] for tap in mine], dim=-1)
         weights = position_weights(batch.valid, self._gamma)
+        taught = None
+        if seen.taught is not None and one.soft_share:
+            taught = seen.taught._replace(share=one.soft_share)
         with _mixed(tapped.device):
-            loss = loss_of(one.model, Batch(batch.token_ids, tapped, batch.anchors), weights, self._ends)
+            blocks = Batch(batch.token_ids, tapped, batch.anchors)
+            loss = loss_of(one.model, blocks, weights, self._ends, taught)
         loss.value.backward()  # type: ignore[no-untyped-call]
         one.mover.step()
         one.model.zero_grad(set_to_none=True)
@@ -150,7 +181,7 @@ class _Lesson:
 class _Recorded:
     """The steps of all students on batches of one shape, as CUDA graphs."""
 
-    def __init__(self, lesson: _Lesson, students: Sequence[Student], like: Drawn) -> None:
+    def __init__(self, lesson: Lesson, students: Sequence[Student], like: Drawn) -> None:
         self._inputs = Drawn(
             token_ids=like.token_ids.clone(), anchors=like.anchors.clone(), valid=like.valid.clone()
         )
@@ -159,14 +190,14 @@ class _Recorded:
         kept = [{name: tensor.detach().clone() for name, tensor in _all(one).items()} for one in students]
         with torch.cuda.stream(side):
             for _ in range(_WARM_UPS):
-                seen = lesson.taps(self._inputs.token_ids)
+                seen = lesson.look(self._inputs)
                 for one in students:
                     lesson.teach(one, self._inputs, seen)
         torch.cuda.current_stream().wait_stream(side)
         self._graphs = [torch.cuda.CUDAGraph() for _ in range(len(students) + 1)]
         with torch.cuda.graph(self._graphs[0]):
-            seen = lesson.taps(self._inputs.token_ids)
-        self._seen = seen  # keeps the buffer that the other graphs read
+            seen = lesson.look(self._inputs)
+        self._seen = seen  # keeps the buffers that the other graphs read
         for graph, one in zip(self._graphs[1:], students, strict=True):
             with torch.cuda.graph(graph, pool=self._graphs[0].pool()):
                 lesson.teach(one, self._inputs, seen)

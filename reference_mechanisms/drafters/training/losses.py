@@ -1,8 +1,8 @@
 """What each drafter is trained to do: give the target's own next tokens the largest scores.
 
-The texts are the target's, mostly greedy, so their tokens are its choices and plain cross entropy is what
-greedy verification rewards. Two departures from the published recipes, both cheaper and closer to that aim:
-DSpark's teacher distribution gives way to the tokens, and its confidence is trained on whether the draft
+The texts are the target's, mostly greedy, so their tokens are its choices: cross entropy with them is what
+greedy verification rewards, and cross entropy with the distribution they were chosen from says the same with
+less noise. Two departures from the published recipes: DSpark's confidence is trained on whether the draft
 was right, which at temperature 0 is whether it is accepted; DFlash 2's selector is trained over the whole
 vocabulary as the low-rank bias that it is, instead of over 16 candidates that change as training goes on.
 """
@@ -26,7 +26,7 @@ from reference_mechanisms.drafters.training.forwards import (
     chain_rows,
     following_tokens,
 )
-from reference_mechanisms.drafters.training.head_loss import head_loss
+from reference_mechanisms.drafters.training.head_loss import Taught, head_loss
 
 CONFIDENCE_WEIGHT = 0.1
 BASE_WEIGHT = 0.5  # of DFlash 2's scores without the selector, whose best 16 it chooses from
@@ -47,7 +47,9 @@ class Loss(NamedTuple):
     hits: Tensor  # bool [sequences, anchors, drafts]: the true token has the largest score
 
 
-def loss_of(model: DFlash | Eagle3, batch: Batch, weights: Tensor, ends: Ends) -> Loss:
+def loss_of(
+    model: DFlash | Eagle3, batch: Batch, weights: Tensor, ends: Ends, taught: Taught | None = None
+) -> Loss:
     """The loss of a drafter on a batch.
 
     Args:
@@ -55,6 +57,7 @@ def loss_of(model: DFlash | Eagle3, batch: Batch, weights: Tensor, ends: Ends) -
         batch: sequences and anchors.
         weights: float32 [sequences, anchors, drafts]; 0 where no token stands.
         ends: of the target.
+        taught: what the target says of every draft, rows in the order of `weights`.
     """
     drafts = weights.shape[-1]
     truth = following_tokens(batch, drafts)
@@ -62,25 +65,33 @@ def loss_of(model: DFlash | Eagle3, batch: Batch, weights: Tensor, ends: Ends) -
     total = flat.sum().clamp_min(1e-6)
     if isinstance(model, Eagle3):
         rows = chain_rows(model, batch, drafts, ends.embed, lambda step, _rows: truth[..., step])
-        found = head_loss(rows.flatten(0, 2), ends.head, labels, flat)
+        found = head_loss(rows.flatten(0, 2), ends.head, labels, flat, None, taught)
         return Loss(found.loss / total, found.loss.detach() / total, found.hits.view(truth.shape))
     rows = block_rows(model, batch, drafts, ends.embed)
     anchors = batch.token_ids.gather(1, batch.anchors)[..., None]
     before = torch.cat((anchors, truth[..., :-1]), dim=-1)  # the token in front of each draft
     if isinstance(model, DSpark):
-        return _dspark(model, rows, before, labels, weights, ends)
+        return _dspark(model, rows, before, labels, weights, ends, taught)
     if isinstance(model, DFlash2):
         selector = model.candidate_selector
         wide = torch.cat((rows, selector.gated(before, rows)), dim=-1)
-        chosen = head_loss(wide.flatten(0, 2), ends.head, labels, flat, selector.successor_codebook)
-        base = head_loss(rows.flatten(0, 2), ends.head, labels, flat)
+        chosen = head_loss(wide.flatten(0, 2), ends.head, labels, flat, selector.successor_codebook, taught)
+        base = head_loss(rows.flatten(0, 2), ends.head, labels, flat, None, taught)
         value = (chosen.loss + BASE_WEIGHT * base.loss) / total
         return Loss(value, chosen.loss.detach() / total, chosen.hits.view(truth.shape))
-    found = head_loss(rows.flatten(0, 2), ends.head, labels, flat)
+    found = head_loss(rows.flatten(0, 2), ends.head, labels, flat, None, taught)
     return Loss(found.loss / total, found.loss.detach() / total, found.hits.view(truth.shape))
 
 
-def _dspark(model: DSpark, rows: Tensor, before: Tensor, labels: Tensor, weights: Tensor, ends: Ends) -> Loss:
+def _dspark(
+    model: DSpark,
+    rows: Tensor,
+    before: Tensor,
+    labels: Tensor,
+    weights: Tensor,
+    ends: Ends,
+    taught: Taught | None,
+) -> Loss:
     markov = model.markov_head
     previous = markov.markov_w1(before)
     state = torch.zeros_like(previous[..., 0, :])
@@ -91,7 +102,7 @@ def _dspark(model: DSpark, rows: Tensor, before: Tensor, labels: Tensor, weights
     wide = torch.cat((rows, torch.stack(mixed, dim=-2)), dim=-1)
     flat = weights.flatten()
     total = flat.sum().clamp_min(1e-6)
-    found = head_loss(wide.flatten(0, 2), ends.head, labels, flat, markov.markov_w2.weight)
+    found = head_loss(wide.flatten(0, 2), ends.head, labels, flat, markov.markov_w2.weight, taught)
     hits = found.hits.view(weights.shape)
     value = found.loss / total
     if model.confidence_head is not None:

@@ -30,6 +30,9 @@ class DrafterSpec(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_on
     begin_with: tuple[int, ...] = ()  # layers of the target it starts as; none: noise
     learning_rate: float = 1e-3
     muon_rate: float | None = None
+    soft_share: float = (
+        0.0  # of the target's distribution in what is aimed at; the written token has the rest
+    )
     bits: dict[str, int] = {}  # of stored weights, by pattern of their names; else 8
 
 
@@ -91,6 +94,10 @@ def load_plan(path: Path) -> TrainingPlan:
     for field, value in _counts(plan).items():
         if value < 1:
             raise DrafterError(f"{path}: `{field}` must be at least 1, got {value}")
+    for one in plan.drafter:
+        if not 0 <= one.soft_share <= 1:
+            field = f"drafter.{one.name}.soft_share"
+            raise DrafterError(f"{path}: `{field}` is a share from 0 to 1, got {one.soft_share}")
     names = [one.name for one in plan.drafter]
     if not names or len(set(names)) != len(names) or any(Path(name).name != name for name in names):
         raise DrafterError(f"{path}: every [[drafter]] needs a plain `name` of its own, got {names}")

@@ -130,7 +130,8 @@ def _student(spec: DrafterSpec, plan: TrainingPlan, teacher: Teacher) -> Student
     network = build(config, "cpu")
     begin(network, teacher, spec.begin_with, plan.seed)
     optimizing = Optimizing(learning_rate=spec.learning_rate, muon_rate=spec.muon_rate)
-    return Student(spec.name, network.float().to(teacher.device).train(), optimizing)
+    model = network.float().to(teacher.device).train()
+    return Student(spec.name, model, optimizing, spec.soft_share)
 
 
 def _schedule(plan: TrainingPlan) -> Schedule:

@@ -44,9 +44,13 @@ def test_decode_attention_is_masked_attention(end: int) -> None:
     torch.testing.assert_close(found.float(), plain.reshape(5, -1), rtol=2e-2, atol=2e-2)
 
 
+@pytest.mark.parametrize("share", [None, 0.3, 1.0])
 @pytest.mark.parametrize("columns", [64, 4096, 49152, 9001])
-def test_the_softmax_gradient_is_that_of_cross_entropy(columns: int) -> None:
-    from reference_mechanisms.kernels.training.softmax_gradient import softmax_gradient_  # noqa: PLC0415
+def test_the_softmax_gradient_is_that_of_cross_entropy(columns: int, share: float | None) -> None:
+    from reference_mechanisms.kernels.training.softmax_gradient import (  # noqa: PLC0415
+        row_normals,
+        softmax_gradient_,
+    )
 
     torch.manual_seed(columns)
     logits = 3 * torch.randn(33, columns, device=CUDA)
@@ -54,10 +58,15 @@ def test_the_softmax_gradient_is_that_of_cross_entropy(columns: int) -> None:
     labels[1] = logits[1].argmax()
     weights = torch.rand(33, device=CUDA)
     asked = logits.clone().requires_grad_()
-    plain = F.cross_entropy(asked, labels, reduction="none") * weights
+    aim, taught = F.one_hot(labels, columns).float(), None
+    if share is not None:
+        theirs = 2 * torch.randn(33, columns, device=CUDA)
+        torch.testing.assert_close(row_normals(theirs), theirs.logsumexp(-1), rtol=1e-5, atol=1e-5)
+        aim, taught = share * theirs.softmax(-1) + (1 - share) * aim, (theirs, row_normals(theirs), share)
+    plain = F.cross_entropy(asked, aim, reduction="none") * weights
     plain.sum().backward()  # type: ignore[no-untyped-call]
     hits_expected = logits.argmax(-1) == labels
-    losses, hits = softmax_gradient_(logits, labels, weights)
+    losses, hits = softmax_gradient_(logits, labels, weights, taught)
     torch.testing.assert_close(losses, plain.detach(), rtol=1e-5, atol=1e-5)
     torch.testing.assert_close(logits, asked.grad, rtol=1e-4, atol=1e-6)
     assert torch.equal(hits, hits_expected)
@@ -73,7 +82,8 @@ def test_greedy_texts_of_the_fast_path_are_those_of_the_plain_one(tmp_path: Path
     assert same >= 6  # bfloat16 may part at a near tie; a wrong mask parts at once
 
 
-def test_a_recorded_step_teaches_what_a_plain_one_does(tmp_path: Path) -> None:
+@pytest.mark.parametrize("soft", [0.0, 0.5])
+def test_a_recorded_step_teaches_what_a_plain_one_does(tmp_path: Path, soft: float) -> None:
     """Whole training on the GPU, replayed, against the same on the CPU."""
     folder = write_model(tmp_path)
     texts = texts_of(load_teacher(folder, torch.float32, torch.device("cpu")), 30)
@@ -86,7 +96,7 @@ def test_a_recorded_step_teaches_what_a_plain_one_does(tmp_path: Path) -> None:
             spec = DrafterSpec(name=kind, kind=kind, layers=1, taps=(0, 1), inner=24, rank=6, group=8)
             network = build(config_of(spec, teacher.config, 3, 5), "cpu")
             begin(network, teacher, (), 1)
-            students.append(Student(kind, network.to(device), Optimizing(learning_rate=0.01)))
+            students.append(Student(kind, network.to(device), Optimizing(learning_rate=0.01), soft))
         for _ in train(students, teacher, texts, schedule):
             pass
         ends.append([tuple((one.sums / one.sums[0]).tolist()) for one in students])

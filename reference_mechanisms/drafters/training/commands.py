@@ -40,7 +40,7 @@ def register(
         guard: turns the errors of a command into those of the command line.
         resolve: finds the target of a deployment.
         evaluation: prompts that must not be in the training text.
-        counts: whether a held-out text is one to measure acceptance on.
+        counts: whether a text is one to learn from and to measure acceptance on.
     """
     data = actions.add_parser("data", help="let the target write training text for its drafters")
     data.add_argument("plan", type=Path, help="a training plan (.toml)")
@@ -48,7 +48,7 @@ def register(
     data.add_argument("--prompts", type=Path, required=True, help="JSON lines with `source` and `prompt`")
     data.add_argument("--evals-dir", type=Path, help="folder with the original evaluation files")
     data.add_argument("--out", type=Path, required=True, metavar="DIR", help="new folder for the text")
-    data.set_defaults(run=guard(lambda options: _data(options, resolve, evaluation)))
+    data.set_defaults(run=guard(lambda options: _data(options, resolve, evaluation, counts)))
 
     training = actions.add_parser("train", help="train the drafters of a plan on such text")
     training.add_argument("plan", type=Path, help="a training plan (.toml)")
@@ -64,7 +64,12 @@ def _say(line: str) -> None:
     print(line, flush=True)
 
 
-def _data(options: argparse.Namespace, resolve: Resolve, evaluation: Evaluation) -> int:
+def _data(
+    options: argparse.Namespace,
+    resolve: Resolve,
+    evaluation: Evaluation,
+    counts: Callable[[Sequence[int]], bool],
+) -> int:
     import torch  # noqa: PLC0415
 
     from reference_mechanisms.drafters.training import corpus, dataset, prompts, writing  # noqa: PLC0415
@@ -83,8 +88,10 @@ def _data(options: argparse.Namespace, resolve: Resolve, evaluation: Evaluation)
     examples = dataset.make(teacher, chat, given, recipe, target.stop_ids, plan.seed, _say)
     forbidden = prompts.forbidden_runs(sets)
     odd = set(prompts.overlapping((chat.decode(one.prompt) for one in examples), forbidden))
-    kept = [one for number, one in enumerate(examples) if number not in odd]
+    new = [one for number, one in enumerate(examples) if number not in odd]
     _say(f"{len(odd)} examples share {prompts.OVERLAP_WORDS} words in a row with an evaluation set: left out")
+    kept = [one for one in new if counts(one.text)]
+    _say(f"{len(new) - len(kept)} examples only repeat themselves: left out")
     options.out.mkdir(parents=True, exist_ok=True)
     corpus.save(corpus.gather(kept), options.out / EXAMPLES)
     asked = [(name, chat.encode(text)) for name, texts in sets.items() for text in texts[:HELD_OUT_PROMPTS]]
@@ -98,6 +105,7 @@ def _data(options: argparse.Namespace, resolve: Resolve, evaluation: Evaluation)
     facts = {
         "examples": len(kept),
         "left_out": len(odd),
+        "repetitions": len(new) - len(kept),
         "words": prompts.OVERLAP_WORDS,
         "held_out": len(texts),
     }

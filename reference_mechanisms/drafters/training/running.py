@@ -11,7 +11,7 @@ from typing import Any, NamedTuple
 
 import torch
 
-from reference_mechanisms.drafters.loading import build
+from reference_mechanisms.drafters.loading import Network, build, load_drafter
 from reference_mechanisms.drafters.publishing import published
 from reference_mechanisms.drafters.shipped import TARGET, TrainedFor
 from reference_mechanisms.drafters.storing import store
@@ -103,7 +103,7 @@ def run_plan(
                 curves[one.name].append(point(one, done))
                 run.said(_line(one.name, schedule.steps, curves[one.name][-1]))
         if plan.schedule.measures and done % (1 + schedule.steps // (plan.schedule.measures + 1)) == 0:
-            measured += [_measure(one, teacher, some, plan.drafts, done, run) for one in students]
+            measured += [_measure(one.name, one.model, teacher, some, plan, done, run) for one in students]
         if time.monotonic() - saved > SAVE_SECONDS:
             save_state(run.out, students, done, plan_sha256, curves)
             saved = time.monotonic()
@@ -112,7 +112,7 @@ def run_plan(
         run.said(f"stopped at step {done} of {schedule.steps}; go on with --resume")
         return False
     for spec, one in zip(plan.drafter, students, strict=True):
-        measured.append(_measure(one, teacher, held_out, plan.drafts, done, run))
+        measured.append(_measure(one.name, one.model, teacher, held_out, plan, done, run))
         told = {
             "plan": plan.name,
             "plan_sha256": plan_sha256,
@@ -121,7 +121,12 @@ def run_plan(
             "curve": [asdict(one_point) for one_point in curves[one.name]],
             "measured": [asdict(found) for found in measured if found.drafter == one.name],
         }
-        _keep(one, spec, teacher, target, run.out / one.name, told)
+        folder = run.out / one.name
+        told["stored"] = _store(one, spec, teacher, target, folder)
+        back = load_drafter(folder, torch.float32, device)
+        run.said(f"{one.name}: as stored")
+        told["measured_as_stored"] = asdict(_measure(one.name, back, teacher, held_out, plan, done, run))
+        (folder / RECORD).write_text(json.dumps(told, indent=1) + "\n", encoding="utf-8")
     return True
 
 
@@ -149,15 +154,23 @@ def _line(name: str, steps: int, last: Point) -> str:
     return f"{name}: step {last.step} of {steps}, loss {last.loss:.3f}, {length}"
 
 
-def _measure(one: Student, teacher: Teacher, texts: Corpus, drafts: int, step: int, run: Run) -> _Measured:
-    one.model.eval()
+def _measure(
+    name: str,
+    model: Network,
+    teacher: Teacher,
+    texts: Corpus,
+    plan: TrainingPlan,
+    step: int,
+    run: Run,
+) -> _Measured:
+    model.eval()
     with torch.autocast(teacher.device.type, torch.bfloat16, enabled=teacher.device.type == "cuda"):
-        walked = [found for found in walk(one.model, teacher, texts, drafts) if run.counts(found.text)]
-    one.model.train()
-    whole = summed(walked, drafts)
-    by_set = {name: _length(walked, name, drafts) for name in texts.names}
-    run.said(f"{one.name}: step {step}, acceptance length {whole.length:.3f} on {len(walked)} texts held out")
-    return _Measured(step, one.name, whole.length, whole.survival, by_set)
+        walked = [found for found in walk(model, teacher, texts, plan.drafts) if run.counts(found.text)]
+    model.train()
+    whole = summed(walked, plan.drafts)
+    by_set = {one: _length(walked, one, plan.drafts) for one in texts.names}
+    run.said(f"{name}: step {step}, acceptance length {whole.length:.3f} on {len(walked)} texts held out")
+    return _Measured(step, name, whole.length, whole.survival, by_set)
 
 
 def _length(walked: Sequence[Walked], name: str, drafts: int) -> float:
@@ -169,16 +182,10 @@ def _told(corpus: Corpus) -> dict[str, Any]:
     return {"examples": counts, "written_tokens": corpus.written, "tokens": len(corpus.token_ids)}
 
 
-def _keep(
-    one: Student,
-    spec: DrafterSpec,
-    teacher: Teacher,
-    target: TrainingTarget,
-    folder: Path,
-    told: dict[str, Any],
-) -> None:
+def _store(
+    one: Student, spec: DrafterSpec, teacher: Teacher, target: TrainingTarget, folder: Path
+) -> list[dict[str, Any]]:
     network = one.model.cpu().eval()
     raw = published(network.config, teacher.config.max_positions)
     roundings = store(network, {**raw, TARGET: target.trained_for.declaration()}, folder, spec.bits)
-    told["stored"] = [rounding._asdict() for rounding in roundings]
-    (folder / RECORD).write_text(json.dumps(told, indent=1) + "\n", encoding="utf-8")
+    return [rounding._asdict() for rounding in roundings]

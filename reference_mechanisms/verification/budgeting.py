@@ -1,0 +1,49 @@
+"""How many nodes of a tree to verify: as many as give the most tokens a second, at measured prices.
+
+Source of the objective: CaDDTree (arXiv 2606.01813), tokens of a step over its cost. Measured costs are a
+staircase (tiles, sizes that graphs are recorded for), so the ratio has more than one peak: it is evaluated at
+the end of every stair, where a stair is used in full, and the largest wins.
+"""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True, slots=True)
+class Costs:
+    """Measured seconds of a step; they hold for one device, batch size and context length."""
+
+    draft: float  # of drafting, and of all that does not depend on the rows
+    verify: Mapping[int, float]  # rows of a verify step, the anchor among them -> seconds
+
+    def __post_init__(self) -> None:
+        """Hold that there are prices.
+
+        Raises:
+            ValueError: naming the field.
+        """
+        if not self.verify:
+            raise ValueError("`verify` has no entry: without measured costs every budget looks free")
+        if min(self.verify) < 1 or min(self.verify.values()) <= 0.0 or self.draft < 0.0:
+            raise ValueError("`draft` is at least 0, and `verify` has rows from 1 and seconds above 0")
+
+
+def best_budget(path_probabilities: Sequence[float], costs: Costs) -> int:
+    """The number of nodes with the most expected tokens a second; the smaller of equals.
+
+    Args:
+        path_probabilities: of the nodes of a tree in its order, that the target's output begins so.
+        costs: of steps; a budget whose rows lie between two entries costs as the larger, one behind the last
+            entry is not considered.
+    """
+    tokens = list(itertools.accumulate(path_probabilities, initial=1.0))
+    best, most = 0, 0.0
+    for rows in sorted(costs.verify):
+        budget = min(rows - 1, len(path_probabilities))
+        rate = tokens[budget] / (costs.draft + costs.verify[rows])
+        if rate > most:
+            best, most = budget, rate
+    return best

@@ -27,6 +27,7 @@ from reference_mechanisms.drafters.blocks import (
     per_layer,
 )
 from reference_mechanisms.drafters.rotation import Rope, rotation
+from reference_mechanisms.verification.growing import Branching, Marginals
 
 Head = Callable[[Tensor], Tensor]  # normed rows [..., hidden] -> logits [..., draft vocabulary]
 # (draft index, scores [requests, candidates], their target ids [candidates] or [requests, candidates])
@@ -137,6 +138,16 @@ class DFlash(nn.Module):
         del anchors  # every token is chosen for itself
         logits, ids = head(rows), self.target_ids(rows.device)
         return Drafted(torch.stack([pick(k, logits[:, k], ids) for k in range(rows.shape[1])], dim=1))
+
+    def branching(self, rows: Tensor, head: Head, count: int) -> Branching:
+        """What may follow what in these blocks, for trees.
+
+        Args:
+            rows: as of `draft`.
+            head: of the logits.
+            count: children of a node, at most.
+        """
+        return Marginals(head(rows), self.target_ids(rows.device), count)
 
     def _rotations(self, positions: Tensor, dtype: torch.dtype) -> Tensor:
         return rotation(self.config.rope, self.config.sizes.head_dim, positions, dtype)

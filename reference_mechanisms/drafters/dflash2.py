@@ -18,6 +18,7 @@ from torch.nn import functional as F
 
 from reference_mechanisms.drafters.blocks import Layer, Sizes
 from reference_mechanisms.drafters.dflash import BlockConfig, DFlash, Drafted, Head, Pick
+from reference_mechanisms.verification.growing import Branching, Children, best_children
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -119,10 +120,37 @@ class DFlash2(DFlash):
 
     def draft(self, rows: Tensor, anchors: Tensor, head: Head, pick: Pick) -> Drafted:
         """Walk from the anchor over the best candidates of each row."""
-        values, candidates = head(rows).topk(min(self.config.candidates, self.config.vocab_size), dim=-1)
+        values, candidates = self.candidates(rows, head)
         previous, chosen = anchors, []
         for k in range(rows.shape[1]):
             bonus = self.candidate_selector(previous, rows[:, k], candidates[:, k])
             previous = pick(k, values[:, k] + bonus, candidates[:, k])
             chosen.append(previous)
         return Drafted(torch.stack(chosen, dim=1))
+
+    def candidates(self, rows: Tensor, head: Head) -> tuple[Tensor, Tensor]:
+        """Logits and ids of the best tokens of each row, both [requests, drafts, candidates]."""
+        values, ids = head(rows).topk(min(self.config.candidates, self.config.vocab_size), dim=-1)
+        return values, ids
+
+    def branching(self, rows: Tensor, head: Head, count: int) -> Branching:
+        """As in `DFlash`: the candidates of a row, under the selector's scores behind each parent."""
+        return PairScores(self, rows, head, count)
+
+
+class PairScores:
+    """Children of a node from the pairs (its token, candidate)."""
+
+    def __init__(self, model: DFlash2, rows: Tensor, head: Head, count: int) -> None:
+        """Arguments as of `DFlash2.branching`."""
+        self._selector, self._rows, self._count = model.candidate_selector, rows, count
+        self._values, self._candidates = model.candidates(rows, head)
+
+    def children(self, depth: int, token_ids: Tensor, parents: Tensor) -> Children:
+        """As in `growing.Branching`; probabilities are over the candidates alone."""
+        del parents
+        ids = self._candidates[:, depth]
+        gated = self._selector.gated(token_ids, self._rows[:, depth, None])
+        bonus = gated @ self._selector.successor_codebook[ids].transpose(1, 2)
+        scores = (self._values[:, depth, None] + bonus).float().log_softmax(-1)
+        return best_children(scores, ids[:, None], self._count)

@@ -16,6 +16,7 @@ import torch
 from torch import Tensor, nn
 
 from reference_mechanisms.drafters.dflash import BlockConfig, DFlash, Drafted, Head, Pick
+from reference_mechanisms.verification.growing import Branching, Children, best_children
 
 MarkovKind = Literal["vanilla", "gated", "rnn"]
 
@@ -116,6 +117,29 @@ class DSpark(DFlash):
             chosen.append(token)
         return Drafted(torch.stack(chosen, 1), torch.stack(confidences, 1) if confidences else None)
 
+    def branching(self, rows: Tensor, head: Head, count: int) -> Branching:
+        """As in `DFlash`: a row's logits under the bias of each parent."""
+        return MarkovScores(self, rows, head, count)
+
     def confidence_input(self, row: Tensor, previous: Tensor) -> Tensor:
         """What the confidence head reads of a row [..., hidden] behind a token embedded as [..., rank]."""
         return torch.cat((row, previous), dim=-1) if self.config.confidence_with_markov else row
+
+
+class MarkovScores:
+    """Children of a node from a row's logits and the bias that its token puts on them."""
+
+    def __init__(self, model: DSpark, rows: Tensor, head: Head, count: int) -> None:
+        """Arguments as of `DSpark.branching`."""
+        self._head, self._rows, self._count = model.markov_head, rows, count
+        self._logits, self._ids = head(rows), model.target_ids(rows.device)
+        self._states = self._head.begin(len(rows), rows)[:, None]  # [requests, parents, rank]
+
+    def children(self, depth: int, token_ids: Tensor, parents: Tensor) -> Children:
+        """As in `growing.Branching`."""
+        rank = self._states.shape[-1]
+        states = self._states.gather(1, parents[..., None].expand(-1, -1, rank))
+        rows = self._rows[:, depth, None].expand(-1, token_ids.shape[1], -1)
+        bias, self._states = self._head(self._head.markov_w1(token_ids), rows, states)
+        scores = (self._logits[:, depth, None] + bias).float().log_softmax(-1)
+        return best_children(scores, self._ids, self._count)

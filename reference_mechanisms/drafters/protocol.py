@@ -8,13 +8,20 @@ from typing import NamedTuple, Protocol, runtime_checkable
 from torch import Tensor
 
 from reference_mechanisms.request import Request
+from reference_mechanisms.verification.tree import depths_of
 
 
 class Proposal(NamedTuple):
-    """A chain of draft tokens for one request; it may be empty."""
+    """Draft tokens for one request, a chain or a tree; there may be none."""
 
     token_ids: tuple[int, ...]
     probabilities: Tensor | None = None  # q [k, vocabulary] each was drawn from; None: a point mass
+    parents: tuple[int, ...] | None = None  # of a tree, as in `verification.tree.DraftTree`; None: a chain
+
+    @property
+    def depth(self) -> int:
+        """Most of these tokens that can be accepted."""
+        return len(self.token_ids) if self.parents is None else max(depths_of(self.parents), default=0)
 
 
 class Wanted(NamedTuple):
@@ -22,7 +29,7 @@ class Wanted(NamedTuple):
 
     slot: int
     token_ids: Sequence[int]  # emitted so far, the anchor last; the prompt was given to `begin`
-    limit: int  # most draft tokens that can still be used
+    limit: int  # most draft tokens that can still be used, one behind the other
 
 
 class Drafter(Protocol):
@@ -33,7 +40,7 @@ class Drafter(Protocol):
         ...
 
     def propose(self, wanted: Sequence[Wanted]) -> list[Proposal]:
-        """One proposal for each, in order; each at most `limit` long."""
+        """One proposal for each, in order; each at most `limit` deep."""
         ...
 
 

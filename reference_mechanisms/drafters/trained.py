@@ -14,6 +14,7 @@ from torch import Tensor
 from reference_mechanisms.drafters.context import ContextAttention, Span, commit, new_context
 from reference_mechanisms.drafters.dflash import DFlash, Head
 from reference_mechanisms.drafters.eagle3 import Eagle3
+from reference_mechanisms.drafters.levels import LEVEL_WIDTH, LevelForwards
 from reference_mechanisms.drafters.picking import Drawing, Picker, Uniform
 from reference_mechanisms.drafters.protocol import DraftProgram, Proposal, Wanted
 from reference_mechanisms.drafters.scheduling import Lengths, confidences_of
@@ -21,6 +22,7 @@ from reference_mechanisms.drafters.static import BlockProgram, ChainProgram
 from reference_mechanisms.engine.cache import KVCache
 from reference_mechanisms.request import Request
 from reference_mechanisms.sampling import request_key, uniform
+from reference_mechanisms.verification.growing import Branching, grow, trees_of
 
 
 class Ends(NamedTuple):
@@ -38,7 +40,22 @@ class Drafting:
     sampled: bool = False  # draw drafts at temperature above 0; else the best token, a point mass
     lengths: Lengths | None = None  # how many to verify, from the confidences; None: all
     temperatures: tuple[float, ...] = ()  # of the confidences, one for each draft
+    tree: int | None = None  # nodes of a draft tree of `drafts` levels, at most; None: chains
     random: Uniform = uniform
+
+    def __post_init__(self) -> None:
+        """Refuse what a tree cannot be combined with.
+
+        Raises:
+            ValueError: a tree whose tokens are drawn, or whose depth hangs on confidences.
+        """
+        if self.tree is not None and (self.sampled or self.lengths is not None):
+            raise ValueError("a `tree` holds the best tokens: it takes neither `sampled` nor `lengths`")
+
+    @property
+    def room(self) -> int:
+        """Positions of a running draft behind the committed ones."""
+        return self.drafts + 1 if self.tree is None else self.drafts * min(self.tree, LEVEL_WIDTH) + 1
 
 
 @dataclass(slots=True, kw_only=True)
@@ -78,8 +95,9 @@ class TrainedDrafter(ABC):
 
     @property
     def key(self) -> Hashable | None:
-        """What makes the drafts of greedy requests; None where the host must choose how many to verify."""
-        return None if self._drafting.lengths is not None else (self._network, self._drafting.drafts)
+        """What makes the drafts of greedy requests; None where the host has a part in them."""
+        hosted = self._drafting.lengths is not None or self._drafting.tree is not None
+        return None if hosted else (self._network, self._drafting.drafts)
 
     def program(self, positions: int) -> DraftProgram:
         """As in `protocol.StaticDrafter`."""
@@ -90,7 +108,7 @@ class TrainedDrafter(ABC):
 
     def begin(self, slot: int, request: Request) -> None:
         """An empty context."""
-        capacity = len(request.prompt) + request.sampling.max_tokens + self._drafting.drafts + 1
+        capacity = len(request.prompt) + request.sampling.max_tokens + self._drafting.room
         self._slots[slot] = _Slot(
             request=request,
             key=request_key(request.sampling.seed, request.prompt),
@@ -113,6 +131,9 @@ class TrainedDrafter(ABC):
         asked = [one for one in wanted if one.limit > 0]
         if not asked:
             return [Proposal(()) for _ in wanted]
+        if self._drafting.tree is not None:
+            planted = self._trees(asked, self._drafting.tree)
+            return [planted.get(one.slot, Proposal(())) for one in wanted]
         picker = Picker([self._drawing(one) for one in asked], self._vocab_size, self._drafting.random)
         made = self._draft(asked, picker)
         lengths = self._lengths(asked, made)
@@ -124,6 +145,23 @@ class TrainedDrafter(ABC):
         }
         return [found.get(one.slot, Proposal(())) for one in wanted]
 
+    def _trees(self, asked: Sequence[Wanted], budget: int) -> dict[int, Proposal]:
+        """The best tree of each request, by its slot."""
+        grown = grow(
+            self._branching(asked, budget),
+            self._anchors(asked),
+            budget=budget,
+            depths=[min(self._drafting.drafts, one.limit) for one in asked],
+            width=LEVEL_WIDTH if isinstance(self._network, Eagle3) else None,
+        )
+        return {
+            one.slot: Proposal(tree.token_ids, parents=tree.parents)
+            for one, tree in zip(asked, trees_of(grown), strict=True)
+        }
+
+    def _anchors(self, asked: Sequence[Wanted]) -> Tensor:
+        return torch.tensor([one.token_ids[-1] for one in asked], device=self._device)
+
     @abstractmethod
     def _absorb(self, wanted: Sequence[Wanted]) -> None:
         """Move the waiting taps of these requests into their contexts."""
@@ -131,6 +169,10 @@ class TrainedDrafter(ABC):
     @abstractmethod
     def _draft(self, asked: Sequence[Wanted], picker: Picker) -> _Draft:
         """Choose `drafts` tokens for each request."""
+
+    @abstractmethod
+    def _branching(self, asked: Sequence[Wanted], count: int) -> Branching:
+        """What may follow what, with up to `count` children of a node."""
 
     def _drawing(self, one: Wanted) -> Drawing:
         slot = self._slots[one.slot]
@@ -171,9 +213,16 @@ class BlockDrafter(TrainedDrafter):
             commit(slot.context, [(keys[mine], values[mine]) for keys, values in layers])
 
     def _draft(self, asked: Sequence[Wanted], picker: Picker) -> _Draft:
+        return _Draft(*self._model.draft(self._predicting(asked), self._anchors(asked), self._head, picker))
+
+    def _branching(self, asked: Sequence[Wanted], count: int) -> Branching:
+        return self._model.branching(self._predicting(asked), self._head, count)
+
+    def _predicting(self, asked: Sequence[Wanted]) -> Tensor:
+        """Final hidden states of the predicting rows, [requests, drafts, hidden]."""
         contexts = [self._slots[one.slot].context for one in asked]
         starts = torch.tensor([context.length(0) for context in contexts], device=self._device)
-        anchors = torch.tensor([one.token_ids[-1] for one in asked], device=self._device)
+        anchors = self._anchors(asked)
         ids = anchors.new_full((len(asked), self._rows), self._model.config.mask_token)
         ids[:, 0] = anchors
         spans = [Span(context, context.length(0), self._rows) for context in contexts]
@@ -182,8 +231,7 @@ class BlockDrafter(TrainedDrafter):
             starts[:, None] + torch.arange(self._rows, device=self._device),
             ContextAttention(spans, self._reaches, self._device),
         )
-        predicting = hidden if self._model.config.anchor_row else hidden[:, 1:]
-        return _Draft(*self._model.draft(predicting, anchors, self._head, picker))
+        return hidden if self._model.config.anchor_row else hidden[:, 1:]
 
 
 class ChainDrafter(TrainedDrafter):
@@ -227,6 +275,11 @@ class ChainDrafter(TrainedDrafter):
                 outputs = self._step(self._model.handed_on(outputs), chosen[-1].tolist(), spans)
             chosen.append(picker(index, self._head(self._model.normed(outputs)), target_ids))
         return _Draft(torch.stack(chosen, dim=1), None)
+
+    def _branching(self, asked: Sequence[Wanted], count: int) -> Branching:
+        contexts = [self._slots[one.slot].context for one in asked]
+        newest = torch.stack([self._newest[one.slot] for one in asked])
+        return LevelForwards(self._model, self._embed, self._head, contexts, newest, count)
 
     def _step(self, features: Tensor, ids: Sequence[int], spans: Sequence[Span]) -> Tensor:
         """Output rows for features [rows, hidden] and the tokens behind them."""

@@ -30,9 +30,10 @@ from reference_mechanisms.engine.graphs import Graphs
 from reference_mechanisms.engine.lanes import Lanes, Static
 from reference_mechanisms.engine.probe import Probe, probe, probe_lane
 from reference_mechanisms.engine.rules import Rules
+from reference_mechanisms.engine.target import Target
 from reference_mechanisms.errors import DrafterError, RequestError, TargetError
 from reference_mechanisms.request import Event, Request, Sampling
-from reference_mechanisms.targets.llama import LlamaTarget, load_llama
+from reference_mechanisms.targets.loading import load_target
 from reference_mechanisms.weight12.errors import WeightError
 from reference_mechanisms.weight12.target import load_packed_llama
 
@@ -72,8 +73,8 @@ class ReferenceSession:
         dtype: torch.dtype = getattr(torch, deployment.target.dtype)
         tokenizer = PromptTokenizer(model.path)
         try:
-            load = load_packed_llama if deployment.weights_format == "weight12" else load_llama
-            self._target: LlamaTarget = load(model.path, dtype, torch.device(deployment.device))
+            load = load_packed_llama if deployment.weights_format == "weight12" else load_target
+            self._target: Target = load(model.path, dtype, torch.device(deployment.device))
         except (TargetError, WeightError) as error:
             raise ModelError(str(error)) from None
         self._folders = {
@@ -228,7 +229,7 @@ def _folder(arm: str, settings: ArmSettings, model: ModelFolder, shipped: Path) 
     return _Folder(found.name, found.folder)
 
 
-def _load_drafters(folders: Mapping[str, _Folder], target: LlamaTarget) -> dict[str, Bound]:
+def _load_drafters(folders: Mapping[str, _Folder], target: Target) -> dict[str, Bound]:
     """The drafter of each arm that has one; arms that share a folder share its weights."""
     loaded: dict[Path, Bound] = {}
     found: dict[str, Bound] = {}
@@ -243,7 +244,7 @@ def _load_drafters(folders: Mapping[str, _Folder], target: LlamaTarget) -> dict[
     return found
 
 
-def _findings(bound: Bound, target: LlamaTarget) -> list[dict[str, object]]:
+def _findings(bound: Bound, target: Target) -> list[dict[str, object]]:
     """What detectors say that need nothing but the weights."""
     found = (untrained_norms(bound.network), last_layer_tap(bound.taps, target.config.layers))
     return [one._asdict() for one in found]
@@ -267,7 +268,7 @@ def examine(
     dtype: torch.dtype = getattr(torch, deployment.target.dtype)
     found = {}
     try:
-        target = load_llama(model.path, dtype, torch.device(deployment.device))
+        target = load_target(model.path, dtype, torch.device(deployment.device))
         texts = answered(target, prompts, model.eos_token_ids, tokens)
         for folder in folders:
             network = load_drafter(folder, target.dtype, target.device)
@@ -300,7 +301,7 @@ def _as_backend_errors() -> Iterator[None]:
         raise BackendError(str(error)) from None
 
 
-def _lanes_of(arms: Mapping[str, ArmSettings], target: LlamaTarget, capacity: int) -> Lanes | None:
+def _lanes_of(arms: Mapping[str, ArmSettings], target: Target, capacity: int) -> Lanes | None:
     """Steps of one shape for all arms, so that their logits can be bitwise equal; on CUDA only."""
     if target.device.type != "cuda" or not any(arm.graphs for arm in arms.values()):
         return None

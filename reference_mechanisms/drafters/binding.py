@@ -10,8 +10,8 @@ from reference_mechanisms.drafters.eagle3 import Eagle3
 from reference_mechanisms.drafters.loading import Network
 from reference_mechanisms.drafters.taps import check_taps, low_middle_high
 from reference_mechanisms.drafters.trained import BlockDrafter, ChainDrafter, Drafting, Ends, TrainedDrafter
+from reference_mechanisms.engine.target import Target
 from reference_mechanisms.errors import DrafterError
-from reference_mechanisms.targets.llama import LlamaTarget
 
 
 class Bound(NamedTuple):
@@ -28,7 +28,7 @@ class Bound(NamedTuple):
         return BlockDrafter(self.network, self.ends, drafting)
 
 
-def bind(network: Network, target: LlamaTarget, where: str) -> Bound:
+def bind(network: Network, target: Target, where: str) -> Bound:
     """Hold a drafter against a target.
 
     Args:

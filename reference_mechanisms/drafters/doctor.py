@@ -18,9 +18,9 @@ from reference_mechanisms.drafters.picking import best_of
 from reference_mechanisms.drafters.training.forwards import Batch, block_rows, chain_rows
 from reference_mechanisms.engine.decode import Decoder
 from reference_mechanisms.engine.rows import Rows, Segment
+from reference_mechanisms.engine.target import Target
 from reference_mechanisms.errors import DrafterError
 from reference_mechanisms.request import Request, Sampling
-from reference_mechanisms.targets.llama import LlamaTarget
 
 OFFSETS = (-1, 0, 1)
 CONTEXTS = (0, 64, 128, 256, 512, 1024, 2048, 4096, 8192, 16384, 32768)
@@ -43,7 +43,7 @@ class Forced(NamedTuple):
 
 
 def answered(
-    target: LlamaTarget, prompts: Sequence[Sequence[int]], eos_ids: Sequence[int], tokens: int
+    target: Target, prompts: Sequence[Sequence[int]], eos_ids: Sequence[int], tokens: int
 ) -> list[Text]:
     """The target's greedy answers, up to `tokens` tokens or the end that the target gives them."""
     longest = max(len(prompt) for prompt in prompts)
@@ -57,7 +57,7 @@ def answered(
     return found
 
 
-def examine(bound: Bound, target: LlamaTarget, texts: Sequence[Text]) -> tuple[Finding, ...]:
+def examine(bound: Bound, target: Target, texts: Sequence[Text]) -> tuple[Finding, ...]:
     """What every detector says.
 
     Args:
@@ -125,7 +125,7 @@ def force(bound: Bound, taps: Tensor, text: Text) -> Forced:
     return Forced(torch.stack(best, dim=1), predicts, anchors)
 
 
-def tapped(target: LlamaTarget, text: Text, taps: tuple[int, ...]) -> Tensor:
+def tapped(target: Target, text: Text, taps: tuple[int, ...]) -> Tensor:
     """Hidden states of a text, [positions, taps x hidden]."""
     count = len(text.token_ids)
     rows = Rows(text.token_ids, range(count), [Segment(0, 0, count)])

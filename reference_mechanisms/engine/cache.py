@@ -6,8 +6,12 @@ undoing rejected draft tokens costs nothing: the length simply does not move ove
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 import torch
 from torch import Tensor
+
+from reference_mechanisms.verification.walking import compact
 
 
 class KVCache:
@@ -26,7 +30,7 @@ class KVCache:
         device: torch.device,
     ) -> None:
         """Allocate everything. Zeros, because attention multiplies masked values by 0, and 0 x NaN is NaN."""
-        self.slots = slots
+        self.slots, self.dtype, self.device = slots, dtype, device
         self.bucket = bucket
         self.capacity = -(-capacity // bucket) * bucket
         self._kv_heads = kv_heads
@@ -50,6 +54,25 @@ class KVCache:
         if kept < 0 or length > self.capacity:
             raise ValueError(f"cannot keep {kept} rows: {length} positions in a cache of {self.capacity}")
         self._lengths[slot] = length
+
+    def gather(self, slot: int, path: Sequence[int]) -> None:
+        """Move rows that were written behind the length together: row path[j] becomes row j.
+
+        Args:
+            slot: of the cache.
+            path: rows, ascending.
+        """
+        if list(path) == list(range(len(path))):
+            return
+        sources = torch.tensor(path, device=self.device)
+        destinations = torch.arange(len(path), device=self.device)
+        for layer in self.window(slot, self._lengths[slot], path[-1] + 1):
+            compact(layer, sources, destinations)
+
+    def commit_path(self, slot: int, path: Sequence[int]) -> None:
+        """Keep a path of the rows that were written behind the length; arguments as of `gather`."""
+        self.gather(slot, path)
+        self.commit(slot, len(path))
 
     def window(self, slot: int, start: int, count: int) -> tuple[Tensor, ...]:
         """Where `count` rows go, per layer: [2 x kv_heads, count, head_dim], keys before values."""

@@ -18,6 +18,7 @@ from reference_mechanisms.engine.cache import KVCache
 from reference_mechanisms.engine.choices import NO_NUMBERS
 from reference_mechanisms.engine.graphs import Graphs, free_bytes, hold_fit
 from reference_mechanisms.engine.static_step import Report, VerifyStep
+from reference_mechanisms.engine.target import Target
 from reference_mechanisms.errors import RequestError, TargetError
 from reference_mechanisms.kernels.step.choice import kernels_for
 from reference_mechanisms.targets.llama import LlamaTarget
@@ -142,7 +143,7 @@ class Lane:
 class Lanes:
     """The lanes of one target; they share a cache, and decode one request at a time."""
 
-    def __init__(self, target: LlamaTarget, capacity: int, static: Static) -> None:
+    def __init__(self, target: Target, capacity: int, static: Static) -> None:
         """Allocate the cache.
 
         Args:
@@ -151,8 +152,13 @@ class Lanes:
             static: how to step.
 
         Raises:
-            TargetError: the cache does not fit the device.
+            TargetError: the cache does not fit the device, or the target is not one for fixed shapes.
         """
+        if not isinstance(target, LlamaTarget):
+            raise TargetError(
+                "steps of fixed shape need a target with attention layers only, and this one has recurrent "
+                "layers; give the arm graphs = false"
+            )
         self._target, self._static = target, static
         self.rows = static.rows
         # A step may begin at the last position, and the next one's padding behind its end.

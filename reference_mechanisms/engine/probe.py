@@ -12,10 +12,9 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from reference_mechanisms.engine.cache import KVCache
 from reference_mechanisms.engine.lanes import Lane
 from reference_mechanisms.engine.rows import Rows, Segment
-from reference_mechanisms.targets.llama import LlamaTarget
+from reference_mechanisms.engine.target import Cache, Target
 
 PREFIX = 24  # positions in front of the compared ones
 COMPARED = 16  # positions whose logits are compared
@@ -31,7 +30,7 @@ class Probe(NamedTuple):
     largest_difference: float  # logits; 0 where row-invariant
 
 
-def probe(target: LlamaTarget, shapes: Sequence[int], batch: int) -> Probe:
+def probe(target: Target, shapes: Sequence[int], batch: int) -> Probe:
     """Compare logits of `shapes` rows and of a batch with those of one-token steps.
 
     Args:
@@ -72,7 +71,7 @@ def _ids(vocabulary: int) -> list[int]:
     return [(7 + 7919 * n) % vocabulary for n in range(PREFIX + COMPARED)]
 
 
-def _logits(target: LlamaTarget, cache: KVCache, ids: Sequence[int], rows: int, slots: int) -> Tensor:
+def _logits(target: Target, cache: Cache, ids: Sequence[int], rows: int, slots: int) -> Tensor:
     """Logits [COMPARED, vocabulary] of slot 0, forced in steps of `rows` rows on `slots` equal requests."""
     for slot in range(slots):
         cache.clear(slot)

@@ -92,13 +92,17 @@ class Checkpoint:
         """
         return self._take(name, shape, (stored_as,))
 
-    def refuse_unused(self, ignore: Iterable[str]) -> None:
-        """Hold that every tensor was taken, except those whose name ends with one of `ignore`.
+    def refuse_unused(self, ignore: Iterable[str], parts: Iterable[str] = ()) -> None:
+        """Hold that every tensor was taken.
+
+        Args:
+            ignore: ends of the names of exceptions.
+            parts: beginnings of the names of exceptions: parts of the checkpoint that are not the target.
 
         Raises:
             TargetError: naming the first that was not.
         """
-        refuse_unused(self.folder, self.names - self._taken, ignore)
+        refuse_unused(self.folder, self.names - self._taken, ignore, parts)
 
     def _take(self, name: str, shape: tuple[int, ...], types: tuple[str, ...]) -> Tensor:
         if name not in self._files:
@@ -132,14 +136,18 @@ class Checkpoint:
             self._shards[name] = path.name
 
 
-def refuse_unused(folder: Path, untaken: Iterable[str], ignore: Iterable[str]) -> None:
-    """Hold that no tensor was left over, except those whose name ends with one of `ignore`.
+def refuse_unused(
+    folder: Path, untaken: Iterable[str], ignore: Iterable[str], parts: Iterable[str] = ()
+) -> None:
+    """Hold that no tensor was left over, except those that end with `ignore` or begin with `parts`.
 
     Raises:
         TargetError: naming the first that was.
     """
-    endings = tuple(ignore)
-    unused = sorted(name for name in untaken if not name.endswith(endings))
+    endings, beginnings = tuple(ignore), tuple(parts)
+    unused = sorted(
+        name for name in untaken if not name.endswith(endings) and not name.startswith(beginnings)
+    )
     if unused:
         raise TargetError(
             f"{folder}: tensor {unused[0]} ({len(unused)} in all) has no place in this "

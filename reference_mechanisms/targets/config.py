@@ -3,20 +3,25 @@
 from __future__ import annotations
 
 import json
-import math
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from reference_mechanisms.errors import TargetError
+from reference_mechanisms.targets.fields import (
+    architecture,
+    count,
+    number,
+    refuse_other_weights,
+    rope,
+    rotated_part,
+    switch,
+)
 from reference_mechanisms.targets.rope import RopeScaling
 
 # Architecture string -> whether queries and keys are normalised per head.
 ARCHITECTURES: Mapping[str, bool] = {"LlamaForCausalLM": False, "Qwen3ForCausalLM": True}
-
-# Where exporters write that the stored tensors are not the weights.
-QUANTISED = ("quantization_config", "compression_config")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -71,11 +76,11 @@ def parse_config(raw: Mapping[str, Any], where: str) -> LlamaConfig:
     Raises:
         TargetError: naming `where` and the field.
     """
-    qk_norm = ARCHITECTURES[_architecture(raw, where)]
+    qk_norm = ARCHITECTURES[architecture(raw, ARCHITECTURES, ", ".join(sorted(ARCHITECTURES)), where)]
     _refuse_what_changes_the_model(raw, where)
-    heads, hidden = _count(raw, "num_attention_heads", where), _count(raw, "hidden_size", where)
-    kv_heads = _count(raw, "num_key_value_heads", where, default=heads)
-    head_dim = _count(raw, "head_dim", where, default=max(1, hidden // heads))
+    heads, hidden = count(raw, "num_attention_heads", where), count(raw, "hidden_size", where)
+    kv_heads = count(raw, "num_key_value_heads", where, default=heads)
+    head_dim = count(raw, "head_dim", where, default=max(1, hidden // heads))
     if heads % kv_heads:
         raise TargetError(
             f"{where}: `num_attention_heads` = {heads} is no multiple of `num_key_value_heads` = {kv_heads}"
@@ -83,97 +88,29 @@ def parse_config(raw: Mapping[str, Any], where: str) -> LlamaConfig:
     if head_dim % 2:
         raise TargetError(f"{where}: `head_dim` = {head_dim} is odd; rotary embedding needs pairs")
     return LlamaConfig(
-        vocab_size=_count(raw, "vocab_size", where),
+        vocab_size=count(raw, "vocab_size", where),
         hidden_size=hidden,
-        intermediate_size=_count(raw, "intermediate_size", where),
-        layers=_count(raw, "num_hidden_layers", where),
+        intermediate_size=count(raw, "intermediate_size", where),
+        layers=count(raw, "num_hidden_layers", where),
         heads=heads,
         kv_heads=kv_heads,
         head_dim=head_dim,
-        norm_eps=_number(raw, "rms_norm_eps", where),
-        rope=_rope(raw, where),
-        max_positions=_count(raw, "max_position_embeddings", where),
-        tied_head=_switch(raw, "tie_word_embeddings", where),
-        attention_bias=_switch(raw, "attention_bias", where),
-        mlp_bias=_switch(raw, "mlp_bias", where),
+        norm_eps=number(raw, "rms_norm_eps", where),
+        rope=rope(raw, where),
+        max_positions=count(raw, "max_position_embeddings", where),
+        tied_head=switch(raw, "tie_word_embeddings", where),
+        attention_bias=switch(raw, "attention_bias", where),
+        mlp_bias=switch(raw, "mlp_bias", where),
         qk_norm=qk_norm,
     )
 
 
-def _architecture(raw: Mapping[str, Any], where: str) -> str:
-    named = raw.get("architectures") or []
-    if not isinstance(named, list) or len(named) != 1 or str(named[0]) not in ARCHITECTURES:
-        raise TargetError(
-            f"{where}: `architectures` is {named!r}; this engine runs {', '.join(sorted(ARCHITECTURES))}"
-        )
-    return str(named[0])
-
-
 def _refuse_what_changes_the_model(raw: Mapping[str, Any], where: str) -> None:
-    activation = raw.get("hidden_act", "silu")
-    if activation != "silu":
-        raise TargetError(f"{where}: `hidden_act` is {activation!r}; this engine knows 'silu'")
-    quantised = next((name for name in QUANTISED if raw.get(name) is not None), None)
-    if quantised is not None:
-        raise TargetError(f"{where}: `{quantised}` is present; give an unquantised checkpoint")
-    if _switch(raw, "use_sliding_window", where):
+    refuse_other_weights(raw, where)
+    if switch(raw, "use_sliding_window", where):
         raise TargetError(f"{where}: `use_sliding_window` is true; this engine has full attention only")
     kinds = raw.get("layer_types")
     if kinds is not None and (not isinstance(kinds, list) or any(kind != "full_attention" for kind in kinds)):
         raise TargetError(f"{where}: `layer_types` is {kinds!r}; this engine has full_attention only")
-
-
-def _rope(raw: Mapping[str, Any], where: str) -> RopeScaling:
-    field = "rope_parameters" if raw.get("rope_parameters") is not None else "rope_scaling"
-    given = raw.get(field) or {}
-    if not isinstance(given, dict) or any(isinstance(value, dict) for value in given.values()):
-        raise TargetError(f"{where}: `{field}` must be one flat object for all layers, got {given!r}")
-    theta = _number({"rope_theta": 10000.0, **_present(raw), **_present(given)}, "rope_theta", where)
-    at = f"{where}: `{field}`"
-    for holder in (raw, given):
-        if holder.get("partial_rotary_factor") not in (None, 1):
-            raise TargetError(f"{where}: `partial_rotary_factor` is not 1; this engine rotates whole heads")
-    kind = given.get("rope_type") or given.get("type") or "default"
-    if kind == "default":
-        return RopeScaling(theta)
-    if kind == "linear":
-        return RopeScaling(theta, "linear", factor=_number(given, "factor", at))
-    if kind == "llama3":
-        low, high = _number(given, "low_freq_factor", at), _number(given, "high_freq_factor", at)
-        if low >= high:
-            raise TargetError(f"{at}: `low_freq_factor` = {low} must be below `high_freq_factor` = {high}")
-        return RopeScaling(
-            theta,
-            "llama3",
-            factor=_number(given, "factor", at),
-            low_freq_factor=low,
-            high_freq_factor=high,
-            original_positions=_count(given, "original_max_position_embeddings", at),
-        )
-    raise TargetError(f"{at}: `rope_type` is {kind!r}; this engine knows default, linear, llama3")
-
-
-def _count(raw: Mapping[str, Any], field: str, where: str, default: int | None = None) -> int:
-    value = raw.get(field)
-    value = default if value is None else value
-    if not isinstance(value, int) or isinstance(value, bool) or value < 1:
-        raise TargetError(f"{where}: `{field}` must be a positive integer, got {value!r}")
-    return value
-
-
-def _number(raw: Mapping[str, Any], field: str, where: str) -> float:
-    value = raw.get(field)
-    if not isinstance(value, int | float) or isinstance(value, bool) or not 0 < value < math.inf:
-        raise TargetError(f"{where}: `{field}` must be a positive number, got {value!r}")
-    return float(value)
-
-
-def _switch(raw: Mapping[str, Any], field: str, where: str) -> bool:
-    value = raw.get(field, False)
-    if not isinstance(value, bool):
-        raise TargetError(f"{where}: `{field}` must be true or false, got {value!r}")
-    return value
-
-
-def _present(raw: Mapping[str, Any]) -> dict[str, Any]:
-    return {name: value for name, value in raw.items() if value is not None}
+    if rotated_part(raw, 1.0, where) != 1:
+        raise TargetError(f"{where}: `partial_rotary_factor` is not 1; this engine rotates whole heads")

@@ -25,7 +25,7 @@ class Source(Protocol):
         """A tensor, converted."""
         ...
 
-    def refuse_unused(self, ignore: Iterable[str]) -> None:
+    def refuse_unused(self, ignore: Iterable[str], parts: Iterable[str] = ()) -> None:
         """Hold that every tensor was taken."""
         ...
 

@@ -86,13 +86,13 @@ class PackedCheckpoint:
         data = np.concatenate([np.empty(0, np.uint8), *file.source_bytes(name)])
         return torch.from_numpy(data).view(TYPES[stored]).reshape(shape).to(dtype)
 
-    def refuse_unused(self, ignore: Iterable[str]) -> None:
-        """Hold that every tensor was taken, except those whose name ends with one of `ignore`.
+    def refuse_unused(self, ignore: Iterable[str], parts: Iterable[str] = ()) -> None:
+        """Hold that every tensor was taken; see `Checkpoint.refuse_unused`.
 
         Raises:
             TargetError: naming the first that was not.
         """
-        refuse_unused(self.folder, self.names - self._taken, ignore)
+        refuse_unused(self.folder, self.names - self._taken, ignore, parts)
 
     def _entry(self, name: str, shape: tuple[int, ...]) -> PackedFile:
         if name not in self._files:

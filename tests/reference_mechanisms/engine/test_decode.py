@@ -8,16 +8,17 @@ from pathlib import Path
 import pytest
 import torch
 from torch import Tensor
-from transformers import LlamaForCausalLM
+from transformers import AutoModelForCausalLM
 
 from reference_mechanisms.drafters.calibration import NoDrafter, NullDrafter, ReplayDrafter
 from reference_mechanisms.drafters.ngram import NgramDrafter
 from reference_mechanisms.drafters.protocol import Drafter, Proposal, Wanted
 from reference_mechanisms.engine.decode import Decoder
 from reference_mechanisms.engine.stops import ending_of
+from reference_mechanisms.engine.target import Target
 from reference_mechanisms.errors import RequestError
 from reference_mechanisms.request import Event, Request, Sampling
-from reference_mechanisms.targets.llama import LlamaTarget
+from reference_mechanisms.targets.hybrid import HybridTarget
 from tests.harness.tiny import EOS, VOCAB
 from tests.reference_mechanisms.engine.conftest import text_of
 
@@ -77,7 +78,7 @@ def requests(sampling: Sampling, prompts: Sequence[tuple[int, ...]] = PROMPTS) -
     ]
 
 
-def decoder(target: LlamaTarget, eos: Sequence[int] = (EOS,)) -> Decoder:
+def decoder(target: Target, eos: Sequence[int] = (EOS,)) -> Decoder:
     return Decoder(target, eos, text_of, CAPACITY)
 
 
@@ -92,7 +93,7 @@ def ends(events: Sequence[Event]) -> dict[int, Event]:
     return {event.slot: event for event in events if event.finish_reason}
 
 
-def drafters(target: LlamaTarget, batch: Sequence[Request]) -> dict[str, Drafter]:
+def drafters(target: Target, batch: Sequence[Request]) -> dict[str, Drafter]:
     recorded = {
         request.prompt: output
         for request, output in zip(batch, decoder(target).continuation(batch), strict=True)
@@ -119,7 +120,7 @@ SAMPLINGS = {
 @pytest.mark.parametrize("sampling", SAMPLINGS.values(), ids=SAMPLINGS)
 @pytest.mark.parametrize("name", ["ngram", "null", "replay", "random"])
 def test_speculative_output_and_logits_are_bitwise_the_autoregressive_ones(
-    target: LlamaTarget, sampling: Sampling, name: str
+    target: Target, sampling: Sampling, name: str
 ) -> None:
     batch = requests(sampling)
     alone = []
@@ -135,8 +136,11 @@ def test_speculative_output_and_logits_are_bitwise_the_autoregressive_ones(
         assert events[-1][5:8] == last[slot][5:8]  # finish reason, stop reason, text
 
 
-def test_greedy_output_is_that_of_transformers(target: LlamaTarget, tiny_folder: Path) -> None:
-    model = LlamaForCausalLM.from_pretrained(tiny_folder, dtype=target.dtype)
+def test_greedy_output_is_that_of_transformers(
+    target: Target, tiny_folder: Path, hybrid_folder: Path
+) -> None:
+    folder = hybrid_folder if isinstance(target, HybridTarget) else tiny_folder
+    model = AutoModelForCausalLM.from_pretrained(folder, dtype=target.dtype)
     for request in requests(Sampling(max_tokens=40), PROMPTS[:3]):
         with torch.inference_mode():
             ids = model.generate(
@@ -150,7 +154,7 @@ def test_greedy_output_is_that_of_transformers(target: LlamaTarget, tiny_folder:
         assert found == tuple(ids[0, len(request.prompt) :].tolist())
 
 
-def test_replay_accepts_every_draft_up_to_the_cut_and_null_none(target: LlamaTarget) -> None:
+def test_replay_accepts_every_draft_up_to_the_cut_and_null_none(target: Target) -> None:
     batch = requests(Sampling(max_tokens=30, ignore_eos=True))
     known = drafters(target, batch)
     replayed = [e for e in decoder(target).stream(batch, known["replay"]) if e.kind == "step"]
@@ -165,7 +169,7 @@ def test_replay_accepts_every_draft_up_to_the_cut_and_null_none(target: LlamaTar
     assert set(left.values()) == {0}
 
 
-def test_statistics_stop_at_the_cut(target: LlamaTarget) -> None:
+def test_statistics_stop_at_the_cut(target: Target) -> None:
     free = requests(Sampling(max_tokens=30, ignore_eos=True), PROMPTS[:1])
     output = decoder(target).continuation(free)[0]
     position = next(n for n in range(3, 8) if output[n] not in output[:n])  # inside the first block of nine
@@ -183,7 +187,7 @@ def test_statistics_stop_at_the_cut(target: LlamaTarget) -> None:
 
 
 @pytest.mark.parametrize("budget", [1, 2, 3, 8, 9, 10, 17])
-def test_no_budget_is_passed_or_missed(target: LlamaTarget, budget: int) -> None:
+def test_no_budget_is_passed_or_missed(target: Target, budget: int) -> None:
     batch = requests(Sampling(max_tokens=budget, ignore_eos=True))
     for drafter in drafters(target, batch).values():
         events = list(decoder(target).stream(batch, drafter))
@@ -191,14 +195,14 @@ def test_no_budget_is_passed_or_missed(target: LlamaTarget, budget: int) -> None
         assert {event.finish_reason for event in ends(events).values()} == {"length"}
 
 
-def test_a_request_is_served_up_to_the_last_position_of_the_cache(target: LlamaTarget) -> None:
+def test_a_request_is_served_up_to_the_last_position_of_the_cache(target: Target) -> None:
     prompt = PROMPTS[0]
     batch = requests(Sampling(max_tokens=CAPACITY - len(prompt), ignore_eos=True), [prompt])
     for drafter in drafters(target, batch).values():
         assert len(outputs(list(decoder(target).stream(batch, drafter)), 1)[0]) == CAPACITY - len(prompt)
 
 
-def test_a_decoder_can_be_used_again_with_other_batches(target: LlamaTarget) -> None:
+def test_a_decoder_can_be_used_again_with_other_batches(target: Target) -> None:
     engine = decoder(target)
     batch = requests(Sampling(max_tokens=20))
     first = outputs(list(engine.stream(batch, NoDrafter())), 4)
@@ -206,7 +210,7 @@ def test_a_decoder_can_be_used_again_with_other_batches(target: LlamaTarget) -> 
     assert outputs(list(engine.stream(batch[::-1], NoDrafter())), 4) == first[::-1]
 
 
-def test_an_event_comes_before_the_next_step_is_computed(target: LlamaTarget) -> None:
+def test_an_event_comes_before_the_next_step_is_computed(target: Target) -> None:
     asked: list[int] = []
 
     class Watching(NoDrafter):
@@ -265,14 +269,14 @@ def test_drafts_with_a_distribution_leave_the_targets_distribution_as_it_is(tiny
     ],
 )
 def test_a_request_that_does_not_fit_is_refused_by_name(
-    target: LlamaTarget, prompt: tuple[int, ...], sampling: Sampling, message: str
+    target: Target, prompt: tuple[int, ...], sampling: Sampling, message: str
 ) -> None:
     request = Request(name="r", prompt=prompt, sampling=sampling)
     with pytest.raises(RequestError, match=message):
         next(decoder(target).stream([request], NoDrafter()))
 
 
-def test_a_draft_over_the_limit_is_refused(target: LlamaTarget) -> None:
+def test_a_draft_over_the_limit_is_refused(target: Target) -> None:
     class Endless(NoDrafter):
         def propose(self, wanted: Sequence[Wanted]) -> list[Proposal]:
             return [Proposal((1,) * (one.limit + 1)) for one in wanted]
@@ -282,7 +286,7 @@ def test_a_draft_over_the_limit_is_refused(target: LlamaTarget) -> None:
 
 
 def test_logits_that_are_no_numbers_are_an_error_and_not_a_token(
-    target: LlamaTarget, monkeypatch: pytest.MonkeyPatch
+    target: Target, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(
         type(target), "logits", lambda self, hidden: torch.full((len(hidden), VOCAB), torch.nan)

@@ -11,7 +11,8 @@ from reference_mechanisms.engine.graphs import Graphs
 from reference_mechanisms.engine.lanes import Lanes, Static
 from reference_mechanisms.engine.probe import probe, probe_lane
 from reference_mechanisms.engine.rows import Rows
-from reference_mechanisms.targets.llama import Forward, LlamaTarget, load_llama
+from reference_mechanisms.engine.target import Forward
+from reference_mechanisms.targets.llama import LlamaTarget, load_llama
 
 
 @pytest.fixture(scope="module")

@@ -1,0 +1,140 @@
+"""Cache of a hybrid target: keys and values of its attention layers, states of its recurrent ones.
+
+A recurrent state cannot be cut back to a length, so a forward does not touch it. It leaves a stash of
+its rows behind, and a commit replays the accepted ones into the state. The price is one more write of
+the state's size per accepted row; a copy of the state per row would be about a hundred times the stash.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+
+import torch
+
+from reference_mechanisms.engine.cache import KVCache
+from reference_mechanisms.engine.rows import Rows
+from reference_mechanisms.targets.gated_delta import (
+    DeltaSizes,
+    DeltaState,
+    Stash,
+    check_parents,
+    empty_state,
+    replay,
+)
+
+
+@dataclass(frozen=True, slots=True)
+class _Pending:
+    """Rows of one slot that ran and are not committed."""
+
+    parents: Sequence[int]
+    stashes: list[Stash] = field(default_factory=list)  # one a recurrent layer, in order
+
+
+class HybridCache:
+    """Sequences of `slots` requests."""
+
+    def __init__(self, kv: KVCache, sizes: DeltaSizes, layers: int) -> None:
+        """Allocate the states.
+
+        Args:
+            kv: of the attention layers; lengths are kept there.
+            sizes: of the recurrent layers.
+            layers: recurrent ones.
+        """
+        self.kv = kv
+        self.slots = kv.slots
+        self.capacity = kv.capacity
+        self._layers = layers
+        one = empty_state(sizes, kv.dtype, kv.device)
+        shape = (kv.slots, layers)
+        self._memories = one.memory.expand(*shape, *one.memory.shape).clone()
+        self._windows = one.window.expand(*shape, *one.window.shape).clone()
+        self._pending: dict[int, _Pending] = {}
+
+    def length(self, slot: int) -> int:
+        """Committed positions of a slot."""
+        return self.kv.length(slot)
+
+    def clear(self, slot: int) -> None:
+        """Begin a new sequence, from an empty state."""
+        self._pending.pop(slot, None)
+        self._memories[slot].zero_()
+        self._windows[slot].zero_()
+        self.kv.clear(slot)
+
+    def open(self, rows: Rows) -> None:
+        """Begin a forward: what its slots ran before and did not commit is forgotten.
+
+        Raises:
+            ValueError: a slot stands in two segments, rows do not begin at its length, or parents
+                are no tree.
+        """
+        opened: dict[int, _Pending] = {}
+        first = 0
+        for slot, start, count in rows.segments:
+            if slot in opened:
+                raise ValueError(f"slot {slot} has two segments; recurrent rows need one chain or tree")
+            if start != self.length(slot):
+                raise ValueError(
+                    f"slot {slot}: rows begin at position {start}, but the recurrent state stands behind "
+                    f"{self.length(slot)}; commit first"
+                )
+            parents = range(-1, count - 1) if rows.parents is None else rows.parents[first : first + count]
+            check_parents(parents, count)
+            opened[slot] = _Pending(parents)
+            first += count
+        self._pending.update(opened)
+
+    def parents(self, slot: int) -> Sequence[int]:
+        """Of each row of the open forward."""
+        return self._pending[slot].parents
+
+    def state(self, slot: int, layer: int) -> DeltaState:
+        """The committed state of a recurrent layer, counted among its kind; not to be written to."""
+        return DeltaState(self._memories[slot, layer], self._windows[slot, layer])
+
+    def leave(self, slot: int, stash: Stash) -> None:
+        """Keep the stash of the next recurrent layer of the open forward."""
+        self._pending[slot].stashes.append(stash)
+
+    def commit(self, slot: int, kept: int) -> None:
+        """Keep the first `kept` rows of the slot's last forward; the others are forgotten.
+
+        Raises:
+            ValueError: there are not so many, or they are no chain.
+        """
+        self.commit_path(slot, range(kept))
+
+    @torch.inference_mode()
+    def commit_path(self, slot: int, path: Sequence[int]) -> None:
+        """Keep a path of rows of the slot's last forward; the others are forgotten.
+
+        Args:
+            slot: of the cache.
+            path: rows, each the parent of the next, the first one's being the committed state. Empty
+                keeps nothing.
+
+        Raises:
+            ValueError: they are no such path.
+        """
+        pending = self._pending.get(slot, _Pending(()))
+        if len(path) > len(pending.parents):
+            raise ValueError(f"slot {slot}: cannot keep {len(path)} rows of {len(pending.parents)}")
+        before = -1
+        for row in path:
+            if not 0 <= row < len(pending.parents) or pending.parents[row] != before:
+                raise ValueError(f"slot {slot}: row {row} does not follow row {before}")
+            before = row
+        if path and len(pending.stashes) != self._layers:
+            raise ValueError(f"slot {slot}: its last forward did not end")
+        self._pending.pop(slot, None)
+        if not path:
+            return
+        for layer, stash in enumerate(pending.stashes):
+            memory, window = replay(self.state(slot, layer), stash, path)
+            self._memories[slot, layer] = memory
+            self._windows[slot, layer] = window
+        self.kv.gather(slot, path)
+        self.kv.commit(slot, len(path))

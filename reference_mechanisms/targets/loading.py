@@ -1,0 +1,25 @@
+"""A target of whatever architecture a model folder holds."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import torch
+
+from reference_mechanisms.engine.target import Target
+from reference_mechanisms.targets.config import ARCHITECTURES, read_json
+from reference_mechanisms.targets.fields import architecture
+from reference_mechanisms.targets.hybrid import load_hybrid
+from reference_mechanisms.targets.hybrid_config import HYBRIDS, RUNS
+from reference_mechanisms.targets.llama import load_llama
+
+
+def load_target(folder: Path, dtype: torch.dtype, device: torch.device) -> Target:
+    """Load a target from a Hugging Face folder.
+
+    Raises:
+        TargetError: the folder is not a complete, unquantised checkpoint of a known architecture.
+    """
+    where = folder / "config.json"
+    found = architecture(read_json(where), {*ARCHITECTURES, *HYBRIDS}, RUNS, str(where))
+    return load_hybrid(folder, dtype, device) if found in HYBRIDS else load_llama(folder, dtype, device)

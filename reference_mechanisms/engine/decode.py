@@ -23,18 +23,22 @@ from reference_mechanisms.drafters.protocol import (
     StaticDrafter,
     Wanted,
 )
+from reference_mechanisms.engine.cache import KVCache
 from reference_mechanisms.engine.choices import Place, argmax, settle
 from reference_mechanisms.engine.lanes import Lanes
 from reference_mechanisms.engine.rows import Rows, Segment
 from reference_mechanisms.engine.rules import Rules
 from reference_mechanisms.engine.stops import Cut, Decode, Ending, ending_of, visible_text
-from reference_mechanisms.engine.target import Cache, Forward, Target
+from reference_mechanisms.engine.trees import follow, row_parents
 from reference_mechanisms.errors import RequestError
 from reference_mechanisms.request import Event, Request
 from reference_mechanisms.verification.chain import Verified
+from reference_mechanisms.verification.tree import positions_of
 
 if TYPE_CHECKING:
     from hashlib import _Hash
+
+    from reference_mechanisms.targets.llama import Forward, LlamaTarget
 
 PREFILL_ROWS = 512  # prompt rows of one forward
 
@@ -61,12 +65,13 @@ class Decoder:
 
     def __init__(
         self,
-        target: Target,
+        target: LlamaTarget,
         eos_ids: Sequence[int],
         decode: Decode,
         capacity: int,
         rules: Rules | None = None,
         lanes: Lanes | None = None,
+        spare: int = 0,
     ) -> None:
         """Prepare; the cache is allocated for the first batch and grows with larger ones.
 
@@ -78,13 +83,14 @@ class Decoder:
             rules: the decisions of a step; None is the engine's own.
             lanes: step single requests in fixed shapes, on a cache of as many positions; None: in the
                 shapes that they need.
+            spare: positions of the cache behind `capacity`, for as many nodes of a draft tree.
         """
         self.target = target
         self._eos_ids = tuple(eos_ids)
         self._decode = decode
-        self._capacity = capacity
+        self._capacity, self._spare = capacity, spare
         self._rules = rules or Rules()
-        self._cache: Cache | None = None
+        self._cache: KVCache | None = None
         self._lanes = lanes
 
     @property
@@ -125,9 +131,11 @@ class Decoder:
             events = []
             for live, proposal in zip(active, proposals, strict=True):
                 last, before = first + 1 + len(proposal.token_ids), cache.length(live.slot)
-                events.append(self._emit(live, proposal, logits[first:last], plain[first:last], cache))
+                event, path = self._verify(live, proposal, logits[first:last], plain[first:last], cache)
+                events.append(event)
                 if reader is not None and not live.done:
-                    reader.extend(live.slot, tapped[first : first + cache.length(live.slot) - before])
+                    mine = tapped[first:last] if path is None else tapped[first:last][path]
+                    reader.extend(live.slot, mine[: cache.length(live.slot) - before])
                 first = last
             yield from events
 
@@ -183,6 +191,8 @@ class Decoder:
             wanted = [Wanted(0, live.emitted, self._limit(live))]
             proposals = drafter.propose(wanted)
             _hold_limits(wanted, proposals)
+            if proposals[0].parents is not None:
+                raise ValueError("steps of fixed shape verify chains; decode trees without lanes")
             lanes.hold(live)
             start = cache.length(0)
             checked = lane.verify((live.emitted[-1], *proposals[0].token_ids), start)
@@ -219,12 +229,12 @@ class Decoder:
         room = self._capacity - len(live.request.prompt) - len(live.emitted)
         return min(room, self._rules.limit(len(live.emitted), live.ending.max_tokens))
 
-    def _cache_for(self, slots: int) -> Cache:
+    def _cache_for(self, slots: int) -> KVCache:
         if self._cache is None or self._cache.slots < slots:
-            self._cache = self.target.new_cache(slots, self._capacity)
+            self._cache = self.target.new_cache(slots, self._capacity + self._spare)
         return self._cache
 
-    def _prefill(self, cache: Cache, live: _Live, taps: Sequence[int]) -> tuple[Tensor, Tensor]:
+    def _prefill(self, cache: KVCache, live: _Live, taps: Sequence[int]) -> tuple[Tensor, Tensor]:
         """Cache the prompt; logits [1, vocabulary] behind its last token, and its tapped states."""
         prompt, slot = live.request.prompt, live.slot
         cache.clear(slot)
@@ -238,10 +248,35 @@ class Decoder:
             cache.commit(slot, len(ids))
         return self.target.logits(hidden[-1:]), torch.cat(tapped)
 
+    def _verify(
+        self, live: _Live, proposal: Proposal, logits: Tensor, plain: Sequence[int], cache: KVCache
+    ) -> tuple[Event, list[int] | None]:
+        """Verify, cut and commit one request; with the rows of the path that a tree was cut to."""
+        if proposal.parents is None:
+            return self._emit(live, proposal, logits, plain, cache), None
+        chain, path = follow(live.place, proposal, logits, plain, self._rules)
+        event = self._emit(live, chain, logits[path], [plain[row] for row in path], cache, path)
+        return event._replace(drafted=len(proposal.token_ids)), path
+
     def _emit(
-        self, live: _Live, proposal: Proposal, logits: Tensor, plain: Sequence[int], cache: Cache | None
+        self,
+        live: _Live,
+        proposal: Proposal,
+        logits: Tensor,
+        plain: Sequence[int],
+        cache: KVCache | None,
+        path: Sequence[int] | None = None,
     ) -> Event:
-        """Verify, cut and commit one request; `cache` is None for its prefill, which has committed."""
+        """Verify, cut and commit one request.
+
+        Args:
+            live: the request.
+            proposal: a chain.
+            logits: raw, of the anchor and the chain.
+            plain: argmax of each of those rows.
+            cache: None for the prefill, which has committed.
+            path: rows of the chain in a tree's forward; None: the forward was the chain.
+        """
         verified = settle(live.place, proposal, logits, plain, self._rules)
         block = self._rules.block(proposal.token_ids, verified)
         kept = self._rules.cut(live.emitted, block, live.ending, self._decode)
@@ -251,7 +286,11 @@ class Decoder:
             _hash_rows(live.hasher, logits[: len(kept.token_ids)])
         drafted = len(proposal.token_ids)
         if cache is not None:
-            cache.commit(live.slot, self._rules.keep(drafted, verified))
+            keep = self._rules.keep(drafted, verified)
+            if path is None:
+                cache.commit(live.slot, keep)
+            else:
+                cache.commit_path(live.slot, path[:keep])
         return self._event(live, kept, drafted, verified, prefill=cache is None)
 
     def _event(self, live: _Live, kept: Cut, drafted: int, verified: Verified, *, prefill: bool) -> Event:
@@ -279,21 +318,27 @@ def _side_by_side(forward: Forward) -> Tensor:
 
 def _hold_limits(wanted: Sequence[Wanted], proposals: Sequence[Proposal]) -> None:
     for one, proposal in zip(wanted, proposals, strict=True):
-        if len(proposal.token_ids) > one.limit:
-            raise ValueError(f"slot {one.slot}: a draft of {len(proposal.token_ids)}, limit {one.limit}")
+        if proposal.depth > one.limit:
+            raise ValueError(f"slot {one.slot}: a draft of {proposal.depth}, limit {one.limit}")
 
 
-def _pack(active: Sequence[_Live], proposals: Sequence[Proposal], cache: Cache) -> Rows:
+def _pack(active: Sequence[_Live], proposals: Sequence[Proposal], cache: KVCache) -> Rows:
     """Anchor and draft of each request, one behind the other."""
     ids: list[int] = []
     positions: list[int] = []
+    parents: list[int] = []
     segments = []
     for live, proposal in zip(active, proposals, strict=True):
         start, count = cache.length(live.slot), 1 + len(proposal.token_ids)
         ids += (live.emitted[-1], *proposal.token_ids)
-        positions += range(start, start + count)
+        if proposal.parents is None:
+            positions += range(start, start + count)
+        else:
+            positions += positions_of(proposal.parents, start)
+        parents += row_parents(proposal)
         segments.append(Segment(live.slot, start, count))
-    return Rows(ids, positions, segments)
+    trees = any(proposal.parents is not None for proposal in proposals)
+    return Rows(ids, positions, segments, parents if trees else None)
 
 
 def _hash_rows(hasher: _Hash, logits: Tensor) -> None:

@@ -14,14 +14,13 @@ from torch import Tensor
 
 from reference_mechanisms.engine.cache import KVCache
 from reference_mechanisms.engine.rows import Rows
-from reference_mechanisms.engine.target import Forward
 from reference_mechanisms.errors import TargetError
-from reference_mechanisms.targets.attention import ChainAttention
 from reference_mechanisms.targets.checkpoint import Checkpoint
 from reference_mechanisms.targets.config import LlamaConfig, read_config
 from reference_mechanisms.targets.layer_ops import LayerOps, TorchOps
 from reference_mechanisms.targets.matrices import Linear, Matrices, PlainMatrices, Source
 from reference_mechanisms.targets.rope import rotation_table
+from reference_mechanisms.targets.tree_attention import attention_of
 
 KEY_BUCKET = 256  # positions; attention reads whole buckets
 EMBEDDING, HEAD = "model.embed_tokens.weight", "lm_head.weight"
@@ -38,6 +37,13 @@ class Layer(NamedTuple):
     post_norm: Tensor  # [hidden]
     gate_up: Linear
     down: Linear
+
+
+class Forward(NamedTuple):
+    """What one forward leaves besides the cache."""
+
+    hidden: Tensor  # [rows, hidden], after the final norm: the input of `logits`
+    taps: tuple[Tensor, ...]  # residual stream after each tapped layer, [rows, hidden]
 
 
 class LlamaTarget:
@@ -121,7 +127,7 @@ class LlamaTarget:
             taps: layers, counted from 0, whose output is wanted; -1 is the embedding.
         """
         config = self.config
-        attention = ChainAttention(rows.segments, cache, config.heads, self.dtype, self.device)
+        attention = attention_of(rows, cache, config.heads, self.dtype)
         rotations = self.rotations[torch.tensor(rows.positions, device=self.device)]
         ops = TorchOps(config.norm_eps, config.kv_heads, rotations, attention)
         return self.run(torch.tensor(rows.token_ids, device=self.device), ops, taps)

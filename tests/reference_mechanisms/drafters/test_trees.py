@@ -23,7 +23,7 @@ from tests.reference_mechanisms.drafters.test_trained import drafter_of, request
 NETWORKS: dict[str, Callable[[int], Network]] = CHAINS | {
     "dspark, gated": lambda vocab: dspark(FULL, 3, vocab, kind="gated")
 }
-LENGTHS, DRAFTS, BUDGET = (1, 4, 9), 3, 14
+LENGTHS, DRAFTS, BUDGET = (1, 4, 9), 3, 60
 RNG = random.Random(3)  # noqa: S311 - test data
 TEXTS = [[RNG.randrange(VOCAB) for _ in range(20)] for _ in LENGTHS]
 
@@ -88,11 +88,15 @@ def test_a_node_is_worth_what_the_chain_says_behind_its_path(
     ]
     assert {len(tree) for tree in trees} <= {BUDGET, 2 + 4 + 8}  # two candidates a position: all of them
     assert min(max(tree.depths) for tree in trees) >= 2
-    for node in range(3, BUDGET):
-        paths = [[tree.token_ids[one] for one in tree.path(node)] for tree in trees]
-        for tree, said, path in zip(trees, chain_says(network, paths, monkeypatch), paths, strict=True):
-            assert len(said) == len(path)
-            own = [tree.log_probabilities[one] for one in tree.path(node)]
+    deep = [[node for node, depth in enumerate(tree.depths) if depth == max(tree.depths)] for tree in trees]
+    for nth in range(0, BUDGET, 4):
+        ends = [nodes[nth % len(nodes)] for nodes in deep]
+        paths = [
+            [tree.token_ids[one] for one in tree.path(end)] for tree, end in zip(trees, ends, strict=True)
+        ]
+        forced = chain_says(network, paths, monkeypatch)
+        for tree, end, said in zip(trees, ends, forced, strict=True):
+            own = [tree.log_probabilities[one] for one in tree.path(end)]
             assert own == pytest.approx(said, abs=1e-5)
 
 

@@ -1,0 +1,147 @@
+"""Trees on the engine: output and logits are bitwise those of autoregressive decoding."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Sequence
+from pathlib import Path
+
+import pytest
+import torch
+
+from reference_mechanisms.drafters.calibration import NoDrafter
+from reference_mechanisms.drafters.protocol import Proposal, Wanted
+from reference_mechanisms.engine.cache import KVCache
+from reference_mechanisms.engine.decode import Decoder
+from reference_mechanisms.request import Request, Sampling
+from reference_mechanisms.targets.llama import LlamaTarget, load_llama
+from tests.harness.tiny import EOS, VOCAB
+from tests.reference_mechanisms.engine.conftest import text_of
+from tests.reference_mechanisms.engine.test_decode import (
+    CAPACITY,
+    PROMPTS,
+    SAMPLINGS,
+    ends,
+    outputs,
+    requests,
+)
+from tests.reference_mechanisms.engine.tree_drafters import RandomTrees
+
+NODES = 12
+
+
+@pytest.fixture(scope="module", params=[torch.float32, torch.float64], ids=str)
+def target(request: pytest.FixtureRequest, tiny_folder: Path) -> LlamaTarget:
+    return load_llama(tiny_folder, request.param, torch.device("cpu"))
+
+
+def decoder(target: LlamaTarget, eos: Sequence[int] = (EOS,)) -> Decoder:
+    return Decoder(target, eos, text_of, CAPACITY, spare=NODES)
+
+
+def recorded(target: LlamaTarget, batch: Sequence[Request]) -> dict[tuple[int, ...], tuple[int, ...]]:
+    """The target's own outputs, at the request's own temperature, past every stop."""
+    free = [
+        dataclasses.replace(
+            one, sampling=dataclasses.replace(one.sampling, stop=(), stop_token_ids=(), ignore_eos=True)
+        )
+        for one in batch
+    ]
+    found = outputs(list(decoder(target).stream(free, NoDrafter())), len(batch))
+    return {one.prompt: output for one, output in zip(batch, found, strict=True)}
+
+
+@pytest.mark.parametrize("sampling", SAMPLINGS.values(), ids=SAMPLINGS)
+@pytest.mark.parametrize("alone", [True, False], ids=["alone", "batch"])
+def test_output_and_logits_are_bitwise_the_autoregressive_ones(
+    target: LlamaTarget, sampling: Sampling, alone: bool
+) -> None:
+    batch = requests(sampling)
+    known = recorded(target, batch)
+    accepted, drafts = set(), set()
+    for part in [[one] for one in batch] if alone else [batch]:
+        plain = list(decoder(target).stream(part, NoDrafter()))
+        for seed in range(3):
+            drafted = list(decoder(target).stream(part, RandomTrees(known, VOCAB, seed, NODES)))
+            assert outputs(drafted, len(part)) == outputs(plain, len(part))
+            for slot, last in ends(plain).items():
+                # Products in float64 round by the number of rows; ids still agree.
+                if target.dtype == torch.float32:
+                    assert ends(drafted)[slot].logits_sha256 == last.logits_sha256
+                assert ends(drafted)[slot][5:8] == last[5:8]  # finish reason, stop reason, text
+            accepted |= {event.accepted for event in drafted}
+            drafts |= {event.drafted for event in drafted}
+    assert accepted >= {0, 1, 2, 3}
+    assert max(drafts) > 6
+
+
+@pytest.mark.parametrize("budget", range(1, 25))
+def test_every_budget_gives_the_autoregressive_output(target: LlamaTarget, budget: int) -> None:
+    batch = requests(Sampling(max_tokens=budget, ignore_eos=True))
+    known = recorded(target, requests(Sampling(max_tokens=24, ignore_eos=True)))
+    events = list(decoder(target).stream(batch, RandomTrees(known, VOCAB, budget, NODES)))
+    assert outputs(events, len(batch)) == [known[prompt][:budget] for prompt in PROMPTS]
+    assert {event.finish_reason for event in ends(events).values()} == {"length"}
+
+
+def test_a_stop_ends_the_output_at_every_place_of_an_accepted_path(target: LlamaTarget) -> None:
+    batch = requests(Sampling(max_tokens=20), PROMPTS[:1])
+    output = recorded(target, batch)[PROMPTS[0]]
+    places = set()
+    for eos in dict.fromkeys(output):
+        plain = outputs(list(decoder(target, (eos,)).stream(batch, NoDrafter())), 1)
+        for seed in range(12):
+            events = list(
+                decoder(target, (eos,)).stream(batch, RandomTrees({PROMPTS[0]: output}, VOCAB, seed))
+            )
+            assert outputs(events, 1) == plain
+            if events[-1].kind == "step" and events[-1].finish_reason == "stop":
+                places.add((len(events[-1].token_ids) - 1, events[-1].accepted))
+    assert {place for place, _ in places} >= {0, 1, 2, 3, 4}
+
+
+def test_a_request_is_served_up_to_the_last_position_of_the_cache(target: LlamaTarget) -> None:
+    prompt = PROMPTS[0]
+    batch = requests(Sampling(max_tokens=CAPACITY - len(prompt), ignore_eos=True), [prompt])
+    known = recorded(target, batch)
+    found = outputs(list(decoder(target).stream(batch, RandomTrees(known, VOCAB, 3, NODES))), 1)
+    assert found == [known[prompt]]
+
+
+def test_a_chain_of_one_request_runs_beside_the_tree_of_another(target: LlamaTarget) -> None:
+    batch = requests(Sampling(max_tokens=24, ignore_eos=True))
+    known = recorded(target, batch)
+
+    class Mixed(RandomTrees):
+        def propose(self, wanted: Sequence[Wanted]) -> list[Proposal]:
+            found = super().propose(wanted)
+            for n, one in enumerate(wanted):
+                if one.slot % 2:
+                    found[n] = Proposal(known[PROMPTS[one.slot]][len(one.token_ids) :][: min(4, one.limit)])
+            return found
+
+    events = list(decoder(target).stream(batch, Mixed(known, VOCAB, 5)))
+    assert outputs(events, len(batch)) == [known[prompt] for prompt in PROMPTS]
+
+
+def test_a_tree_deeper_than_the_limit_is_refused(target: LlamaTarget) -> None:
+    class Deep(NoDrafter):
+        def propose(self, wanted: Sequence[Wanted]) -> list[Proposal]:
+            nodes = wanted[0].limit + 1
+            return [Proposal((1,) * nodes, parents=tuple(range(-1, nodes - 1)))]
+
+    with pytest.raises(ValueError, match="a draft of 29, limit 28"):
+        list(decoder(target).stream(requests(Sampling(max_tokens=30), PROMPTS[:1]), Deep()))
+
+
+def test_an_accepted_path_that_is_not_gathered_is_seen(
+    target: LlamaTarget, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The test of the tests: what a cache that keeps the first rows instead of the path would give."""
+    batch = requests(Sampling(max_tokens=30, ignore_eos=True))
+    known = recorded(target, batch)
+    monkeypatch.setattr(KVCache, "gather", lambda self, slot, path: None)
+    found = [
+        outputs(list(decoder(target).stream(batch, RandomTrees(known, VOCAB, seed))), 4) for seed in range(4)
+    ]
+    assert any(one != [known[prompt] for prompt in PROMPTS] for one in found)

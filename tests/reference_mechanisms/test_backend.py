@@ -5,12 +5,14 @@ from pathlib import Path
 
 import msgspec
 import pytest
+from transformers import GenerationConfig
 
 from harness.errors import BackendError, ModelError, UsageError
 from harness.plan import ArmSpec, Deployment, ModelSpec
 from harness.records import DecodeRequest, Sampling, StepEvent
 from reference_mechanisms.backend import ReferenceSession, open_session
-from tests.harness.tiny import write_llama
+from tests.harness.tiny import BOS, EOS, VOCAB, write_llama, write_tokenizer
+from tests.reference_mechanisms.targets.hybrids import write_hybrid
 
 BACKEND = "reference_mechanisms.backend:open_session"
 ARMS = (
@@ -118,3 +120,45 @@ def test_a_folder_without_weights_is_refused(deployment: Deployment, tmp_path: P
     target = ModelSpec(path=str(folder), dtype="float32")
     with pytest.raises(ModelError, match=r"has no model\.safetensors"):
         open_session(msgspec.structs.replace(deployment, target=target), ARMS)
+
+
+HYBRID_ARMS = (
+    *ARMS,
+    ArmSpec(name="null", kind="null", backend=BACKEND, params={"drafter": "null", "drafts": 3}),
+    ArmSpec(name="ngram", kind="candidate", backend=BACKEND, params={"drafter": "ngram", "ngram_min": 1}),
+)
+
+
+@pytest.fixture(scope="module")
+def hybrid(tmp_path_factory: pytest.TempPathFactory) -> ReferenceSession:
+    folder = tmp_path_factory.mktemp("backend") / "hybrid"
+    write_hybrid(folder, vocab_size=VOCAB, bos_token_id=BOS, eos_token_id=EOS, num_hidden_layers=4)
+    GenerationConfig(bos_token_id=BOS, eos_token_id=EOS).save_pretrained(folder)
+    write_tokenizer(folder)
+    target = ModelSpec(path=str(folder), dtype="float32")
+    return open_session(
+        Deployment(
+            schema="deployment/1",
+            name="hybrid",
+            target=target,
+            device="cpu",
+            context_length=128,
+            threads=1,
+        ),
+        HYBRID_ARMS,
+    )
+
+
+@pytest.mark.parametrize("temperature", [0.0, 0.9])
+@pytest.mark.parametrize("arm", ["replay", "null", "ngram"])
+def test_a_hybrid_target_is_served_by_every_arm_bitwise_as_autoregressively(
+    hybrid: ReferenceSession, arm: str, temperature: float
+) -> None:
+    asked = requests(1, temperature=temperature, seed=3)
+    hybrid.prepare(arm, asked)
+    plain, found = (last(list(hybrid.stream(name, asked))) for name in ("ar", arm))
+    assert [(e.logits_sha256, e.text) for e in plain] == [(e.logits_sha256, e.text) for e in found]
+
+
+def test_a_hybrid_target_is_found_row_invariant(hybrid: ReferenceSession) -> None:
+    assert hybrid.describe()["row_invariant"] is True

@@ -20,10 +20,11 @@ from reference_mechanisms.engine.decode import Decoder
 from reference_mechanisms.engine.graphs import Graphs
 from reference_mechanisms.engine.lanes import Lanes, Static
 from reference_mechanisms.engine.rules import Rules
-from reference_mechanisms.errors import RequestError
+from reference_mechanisms.errors import RequestError, TargetError
 from reference_mechanisms.request import Event, Request, Sampling
 from reference_mechanisms.targets.linear import prepacks
 from reference_mechanisms.targets.llama import KEY_BUCKET, LlamaTarget, load_llama
+from reference_mechanisms.targets.loading import load_target
 from reference_mechanisms.verification.chain import Verified, verify_choices
 from tests.reference_mechanisms.drafters.networks import dspark
 from tests.reference_mechanisms.engine.forcing import Script, ScriptedDrafter, ScriptedStatic, ids_of
@@ -301,3 +302,9 @@ def test_logits_that_are_no_numbers_are_refused(folder: Path) -> None:
         broken._final_norm.fill_(torch.nan)
     with pytest.raises(RequestError, match="logits that are no numbers"):
         lane.verify((3,), 0)
+
+
+def test_a_target_with_recurrent_layers_is_refused(hybrid_folder: Path) -> None:
+    hybrid = load_target(hybrid_folder, torch.float32, CPU)
+    with pytest.raises(TargetError, match="this one has recurrent layers; give the arm graphs = false"):
+        Lanes(hybrid, 32, Static(8, Graphs(CPU)))

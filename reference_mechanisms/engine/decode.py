@@ -23,12 +23,12 @@ from reference_mechanisms.drafters.protocol import (
     StaticDrafter,
     Wanted,
 )
-from reference_mechanisms.engine.cache import KVCache
 from reference_mechanisms.engine.choices import Place, argmax, settle
 from reference_mechanisms.engine.lanes import Lanes
 from reference_mechanisms.engine.rows import Rows, Segment
 from reference_mechanisms.engine.rules import Rules
 from reference_mechanisms.engine.stops import Cut, Decode, Ending, ending_of, visible_text
+from reference_mechanisms.engine.target import Cache, Forward, Target
 from reference_mechanisms.engine.trees import follow, row_parents
 from reference_mechanisms.errors import RequestError
 from reference_mechanisms.request import Event, Request
@@ -37,8 +37,6 @@ from reference_mechanisms.verification.tree import positions_of
 
 if TYPE_CHECKING:
     from hashlib import _Hash
-
-    from reference_mechanisms.targets.llama import Forward, LlamaTarget
 
 PREFILL_ROWS = 512  # prompt rows of one forward
 
@@ -65,7 +63,7 @@ class Decoder:
 
     def __init__(
         self,
-        target: LlamaTarget,
+        target: Target,
         eos_ids: Sequence[int],
         decode: Decode,
         capacity: int,
@@ -90,7 +88,7 @@ class Decoder:
         self._decode = decode
         self._capacity, self._spare = capacity, spare
         self._rules = rules or Rules()
-        self._cache: KVCache | None = None
+        self._cache: Cache | None = None
         self._lanes = lanes
 
     @property
@@ -229,12 +227,12 @@ class Decoder:
         room = self._capacity - len(live.request.prompt) - len(live.emitted)
         return min(room, self._rules.limit(len(live.emitted), live.ending.max_tokens))
 
-    def _cache_for(self, slots: int) -> KVCache:
+    def _cache_for(self, slots: int) -> Cache:
         if self._cache is None or self._cache.slots < slots:
             self._cache = self.target.new_cache(slots, self._capacity + self._spare)
         return self._cache
 
-    def _prefill(self, cache: KVCache, live: _Live, taps: Sequence[int]) -> tuple[Tensor, Tensor]:
+    def _prefill(self, cache: Cache, live: _Live, taps: Sequence[int]) -> tuple[Tensor, Tensor]:
         """Cache the prompt; logits [1, vocabulary] behind its last token, and its tapped states."""
         prompt, slot = live.request.prompt, live.slot
         cache.clear(slot)
@@ -249,7 +247,7 @@ class Decoder:
         return self.target.logits(hidden[-1:]), torch.cat(tapped)
 
     def _verify(
-        self, live: _Live, proposal: Proposal, logits: Tensor, plain: Sequence[int], cache: KVCache
+        self, live: _Live, proposal: Proposal, logits: Tensor, plain: Sequence[int], cache: Cache
     ) -> tuple[Event, list[int] | None]:
         """Verify, cut and commit one request; with the rows of the path that a tree was cut to."""
         if proposal.parents is None:
@@ -264,7 +262,7 @@ class Decoder:
         proposal: Proposal,
         logits: Tensor,
         plain: Sequence[int],
-        cache: KVCache | None,
+        cache: Cache | None,
         path: Sequence[int] | None = None,
     ) -> Event:
         """Verify, cut and commit one request.
@@ -322,7 +320,7 @@ def _hold_limits(wanted: Sequence[Wanted], proposals: Sequence[Proposal]) -> Non
             raise ValueError(f"slot {one.slot}: a draft of {proposal.depth}, limit {one.limit}")
 
 
-def _pack(active: Sequence[_Live], proposals: Sequence[Proposal], cache: KVCache) -> Rows:
+def _pack(active: Sequence[_Live], proposals: Sequence[Proposal], cache: Cache) -> Rows:
     """Anchor and draft of each request, one behind the other."""
     ids: list[int] = []
     positions: list[int] = []

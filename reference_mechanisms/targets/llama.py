@@ -14,6 +14,7 @@ from torch import Tensor
 
 from reference_mechanisms.engine.cache import KVCache
 from reference_mechanisms.engine.rows import Rows
+from reference_mechanisms.engine.target import Forward
 from reference_mechanisms.errors import TargetError
 from reference_mechanisms.targets.checkpoint import Checkpoint
 from reference_mechanisms.targets.config import LlamaConfig, read_config
@@ -37,13 +38,6 @@ class Layer(NamedTuple):
     post_norm: Tensor  # [hidden]
     gate_up: Linear
     down: Linear
-
-
-class Forward(NamedTuple):
-    """What one forward leaves besides the cache."""
-
-    hidden: Tensor  # [rows, hidden], after the final norm: the input of `logits`
-    taps: tuple[Tensor, ...]  # residual stream after each tapped layer, [rows, hidden]
 
 
 class LlamaTarget:

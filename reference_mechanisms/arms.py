@@ -24,7 +24,8 @@ RECORDING: tuple[DrafterName, ...] = ("null", "replay")  # need the target's own
 TRAINED: tuple[DrafterName, ...] = ("dflash", "dflash2", "dspark", "eagle3")  # have weights
 SAMPLE_METHODS = ("greedy", "probabilistic")
 MAX_DRAFTS = 32
-WITH_WEIGHTS = ("checkpoint", "drafts", "draft_sample_method", "graphs")
+MAX_NODES = 64  # of a draft tree
+WITH_WEIGHTS = ("checkpoint", "drafts", "tree", "draft_sample_method", "graphs")
 ALLOWED: Mapping[DrafterName, tuple[str, ...]] = {
     "none": ("graphs",),
     "ngram": ("drafts", "ngram_min", "ngram_max", "graphs"),
@@ -47,10 +48,16 @@ class ArmSettings:
     drafts: int  # draft tokens a step, at most; 0 with a checkpoint: as many as it was trained for
     ngram_min: int = 2
     ngram_max: int = 4
+    tree: int | None = None  # nodes of a draft tree of up to `drafts` levels; None: chains
     checkpoint: str | None = None  # folder of a trained drafter; None: the one shipped for the target
     sampled: bool = False  # drafts are drawn at temperature above 0, not the best tokens
     min_confidence: float = 0.0  # verify up to the first draft below it; 0 verifies all
     graphs: bool = True  # on CUDA, single requests run in steps of fixed shape, recorded as graphs
+
+    @property
+    def rows(self) -> int:
+        """Rows of a verify step, at most: the anchor and the draft."""
+        return 1 + (self.drafts if self.tree is None else self.tree)
 
     @property
     def trained(self) -> bool:
@@ -90,7 +97,9 @@ class ArmSettings:
         """
         if bound is not None:
             lengths = at_least(self.min_confidence) if self.min_confidence else None
-            return bound.new_drafter(Drafting(drafts=self.drafts, sampled=self.sampled, lengths=lengths))
+            return bound.new_drafter(
+                Drafting(drafts=self.drafts, sampled=self.sampled, lengths=lengths, tree=self.tree)
+            )
         makers: Mapping[DrafterName, Callable[[], Drafter]] = {
             "none": NoDrafter,
             "ngram": lambda: NgramDrafter(self.drafts, self.ngram_min, self.ngram_max),
@@ -143,9 +152,18 @@ def _trained(name: DrafterName, params: Mapping[str, object]) -> ArmSettings:
     least = params.get("min_confidence", 0.0)
     if not isinstance(least, int | float) or isinstance(least, bool) or not 0 <= least < 1:
         raise ParameterError(f"`min_confidence` must be a number from 0 to below 1, got {least!r}")
+    tree = _count(params, "tree", 1, MAX_NODES) if "tree" in params else None
+    if tree is not None and method == "probabilistic":
+        raise ParameterError(
+            "`tree` does not go with `draft_sample_method` = 'probabilistic': which tokens are verified "
+            "would hang on the draws, and the output would no longer be distributed as the target's"
+        )
+    if tree is not None and least:
+        raise ParameterError("`tree` does not go with `min_confidence`: its confidences belong to one chain")
     return ArmSettings(
         drafter=name,
         drafts=_count(params, "drafts", 0, MAX_DRAFTS) if "drafts" in params else 0,
+        tree=tree,
         checkpoint=folder if isinstance(folder, str) else None,
         sampled=method == "probabilistic",
         min_confidence=float(least),

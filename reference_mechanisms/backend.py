@@ -85,12 +85,12 @@ class ReferenceSession:
 
         self._lanes = _lanes_of(self._arms, self._target, deployment.context_length)
 
-        def decoder(own: Rules | None, lanes: Lanes | None) -> Decoder:
+        def decoder(own: Rules | None, lanes: Lanes | None, nodes: int = 0) -> Decoder:
             capacity = deployment.context_length
-            return Decoder(self._target, model.eos_token_ids, tokenizer.decode, capacity, own, lanes)
+            return Decoder(self._target, model.eos_token_ids, tokenizer.decode, capacity, own, lanes, nodes)
 
         self._decoders = {
-            name: decoder(rules.get(name), self._lanes if one.graphs else None)
+            name: decoder(rules.get(name), self._lanes if one.graphs else None, one.tree or 0)
             for name, one in self._arms.items()
         }
         self._recorder = decoder(None, self._lanes)
@@ -129,7 +129,7 @@ class ReferenceSession:
                 f"logits of {singles.positions} positions as drafts in steps of {singles.shapes[0]} rows, "
                 f"against steps without drafts: largest difference {singles.largest_difference:g}"
             ),
-            "verification": "chain; greedy by argmax, temperature above 0 by exact rejection sampling",
+            "verification": _verification(self._arms),
             "drafters": {name: settings.drafter for name, settings in self._arms.items()},
             "checkpoints": {name: one.name for name, one in self._folders.items()},
             "drafter_findings": {name: _findings(bound, self._target) for name, bound in self._bound.items()},
@@ -188,8 +188,8 @@ def open_session(
         deployment: target, device, context.
         arms: their `params`: `drafter` ("none", "ngram", "null", "replay", "dflash", "dflash2", "dspark",
             "eagle3"), `drafts`; for ngram `ngram_min` and `ngram_max`; for the trained ones `checkpoint`
-            (left out: the one shipped for this target), `draft_sample_method`, and for dspark
-            `min_confidence`.
+            (left out: the one shipped for this target), `draft_sample_method`, `tree` (nodes of a draft
+            tree), and for dspark `min_confidence`.
         rules: other decisions for an arm, by its name; for tests of the oracle.
         wrap: what to put around an arm's drafter, by its name; for tests of the oracle.
         shipped: folder of the drafters that come with the package.
@@ -305,7 +305,13 @@ def _lanes_of(arms: Mapping[str, ArmSettings], target: Target, capacity: int) ->
     """Steps of one shape for all arms, so that their logits can be bitwise equal; on CUDA only."""
     if target.device.type != "cuda" or not any(arm.graphs for arm in arms.values()):
         return None
-    most = max(arm.drafts for arm in arms.values() if arm.graphs) + 1
+    for name, arm in arms.items():
+        if arm.graphs and arm.tree is not None:
+            raise UsageError(
+                f"arms[{name}].params: `tree` is not verified in steps of fixed shape; give `graphs = false` "
+                f"to every arm, so that all round alike"
+            )
+    most = max(arm.rows for arm in arms.values() if arm.graphs)
     rows = -(-most // ROW_STEP) * ROW_STEP
     try:
         return Lanes(target, capacity, Static(rows, Graphs(target.device)))
@@ -315,8 +321,19 @@ def _lanes_of(arms: Mapping[str, ArmSettings], target: Target, capacity: int) ->
 
 def _shapes(arms: Mapping[str, ArmSettings]) -> tuple[int, ...]:
     """Rows of the verify steps of these arms."""
-    most = max(settings.drafts for settings in arms.values()) + 1
+    most = max(settings.rows for settings in arms.values())
     return tuple(range(1, most + 1)) if most <= 8 else (1, 2, 3, most // 2, most - 1, most)
+
+
+def _verification(arms: Mapping[str, ArmSettings]) -> str:
+    """How drafts are verified, for the report."""
+    found = "chain; greedy by argmax, temperature above 0 by exact rejection sampling"
+    trees = ", ".join(
+        f"{name} (up to {one.tree} nodes)" for name, one in arms.items() if one.tree is not None
+    )
+    if trees:
+        found += f"; tree: {trees}, along the target's own choices, which are draws at temperature above 0"
+    return found
 
 
 def _request(request: DecodeRequest) -> Request:

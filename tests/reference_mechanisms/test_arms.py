@@ -40,9 +40,22 @@ def test_a_trained_drafter_drafts_as_many_as_its_checkpoint_unless_told(tmp_path
     assert (told.drafts, told.sampled, told.min_confidence) == (3, True, 0.5)
 
 
+def test_a_tree_has_as_many_rows_as_nodes_and_the_anchor(tmp_path: Path) -> None:
+    params = {"drafter": "dflash", "checkpoint": str(tmp_path), "drafts": 5}
+    assert (parse_settings(params).tree, parse_settings(params).rows) == (None, 6)
+    told = parse_settings(params | {"tree": 16})
+    assert (told.tree, told.drafts, told.rows) == (16, 5, 17)
+
+
 @pytest.mark.parametrize(
     ("params", "message"),
     [
+        pytest.param({"tree": 0}, "`tree` must be an integer in 1..64", id="no node"),
+        pytest.param({"tree": 65}, "`tree` must be an integer in 1..64", id="too many nodes"),
+        pytest.param(
+            {"tree": 4, "draft_sample_method": "probabilistic"}, "would hang on the draws", id="drawn tree"
+        ),
+        pytest.param({"tree": 4, "min_confidence": 0.5}, "belong to one chain", id="tree with confidences"),
         pytest.param({"checkpoint": None}, "`checkpoint` must be the folder of a dspark", id="no folder"),
         pytest.param({"checkpoint": "/no/such/folder"}, "got '/no/such/folder'", id="no such folder"),
         pytest.param({"drafts": 0}, "`drafts` must be an integer in 1..32", id="no drafts"),
@@ -69,6 +82,7 @@ def test_a_wrong_parameter_of_a_trained_drafter_is_refused_by_name(
             {}, "`drafter` must be one of none, ngram, null, replay, dflash, dflash2", id="none given"
         ),
         pytest.param({"drafter": "eagle"}, "got 'eagle'", id="unknown drafter"),
+        pytest.param({"drafter": "ngram", "tree": 3}, "`tree` is unknown", id="a tree of another drafter"),
         pytest.param({"drafter": "none", "drafts": 3}, "`drafts` is unknown", id="drafts without a drafter"),
         pytest.param(
             {"drafter": "replay", "ngram_max": 3}, "`ngram_max` is unknown", id="of another drafter"

@@ -5,16 +5,20 @@ from __future__ import annotations
 import hashlib
 from collections.abc import Callable
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import msgspec
 import pytest
+import torch
 
 from harness.cli import main
 from harness.errors import UsageError
 from harness.models import resolve_model
 from harness.plan import ArmSpec, Deployment, ModelSpec
 from harness.records import DecodeRequest, Sampling, StepEvent
+from reference_mechanisms import backend
+from reference_mechanisms.arms import parse_settings
 from reference_mechanisms.backend import ReferenceSession, open_session
 from tests.harness.tiny import VOCAB, write_llama
 from tests.reference_mechanisms.drafters.configs import SMALL
@@ -103,6 +107,33 @@ def test_ids_and_logits_are_bitwise_those_of_ar(
     drafted = list(session.stream(name, requests(temperature=temperature)))
     assert told(drafted) == told(plain)
     assert max(event.num_draft_tokens for event in drafted) == LAYOUTS[name][2]
+
+
+@pytest.mark.parametrize("temperature", [0.0, 0.9])
+@pytest.mark.parametrize("name", LAYOUTS)
+def test_ids_and_logits_of_trees_are_bitwise_those_of_ar(
+    deployment: Deployment, folder: Path, name: str, temperature: float
+) -> None:
+    path = folder_of(name, folder)
+    trees = [arm(f"tree {n}", name, checkpoint=path, tree=n, drafts=3) for n in (1, 6, 20)]
+    session = open_session(deployment, [arm("ar", "none"), *trees])
+    plain = list(session.stream("ar", requests(temperature=temperature)))
+    for nodes in (1, 6, 20):
+        drafted = list(session.stream(f"tree {nodes}", requests(temperature=temperature)))
+        assert told(drafted) == told(plain)
+        assert max(event.num_draft_tokens for event in drafted) == nodes
+    said = session.describe()
+    assert "tree: tree 1 (up to 1 nodes), tree 6 (up to 6 nodes)" in said["verification"]
+    assert "1, 2, 3, 10, 20, 21 rows" in said["probe"]
+    assert said["seeded"] is True
+
+
+def test_a_tree_in_steps_of_fixed_shape_is_refused() -> None:
+    cuda = SimpleNamespace(device=torch.device("cuda"))
+    arms = {name: parse_settings({"drafter": "dflash", "tree": 8, "graphs": name == "x"}) for name in "wx"}
+    with pytest.raises(UsageError, match=r"arms\[x\]\.params: `tree` is not verified in steps of fixed"):
+        backend._lanes_of(arms, cuda, 64)  # type: ignore[arg-type]
+    assert backend._lanes_of({"w": arms["w"]}, cuda, 64) is None  # type: ignore[arg-type]
 
 
 def test_the_session_names_the_checkpoints(session: ReferenceSession, folder: Path) -> None:

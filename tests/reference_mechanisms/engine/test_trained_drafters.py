@@ -22,6 +22,7 @@ from reference_mechanisms.errors import DrafterError
 from reference_mechanisms.request import Event, Request, Sampling
 from reference_mechanisms.targets.llama import LlamaTarget, load_llama
 from tests.reference_mechanisms.drafters.networks import FULL, SLIDING, dflash, dflash2, dspark, eagle3
+from tests.reference_mechanisms.engine.tree_drafters import RandomTrees
 from tests.reference_mechanisms.targets.models import VOCAB, write_model
 
 CAPACITY, WIDTH = 64, 24
@@ -33,7 +34,7 @@ NETWORKS: dict[str, Callable[[], Network]] = {
     "dspark": lambda: dspark(FULL, 4, VOCAB, WIDTH, own=True),
     "eagle3": lambda: eagle3(VOCAB, WIDTH),
 }
-DRAFTS = 4
+DRAFTS, NODES = 4, 8
 
 
 @pytest.fixture(scope="module")
@@ -55,6 +56,7 @@ class Forced:
         self.rng = random.Random(seed)  # noqa: S311 - test data
         self.proposed: list[tuple[tuple[int, ...], tuple[int, ...], Proposal]] = []
         self.requests: dict[int, Request] = {}
+        self.trees = RandomTrees(recorded, VOCAB, seed, NODES)
 
     @property
     def taps(self) -> tuple[int, ...]:
@@ -63,6 +65,7 @@ class Forced:
     def begin(self, slot: int, request: Request) -> None:
         self.requests[slot] = request
         self.inner.begin(slot, request)
+        self.trees.begin(slot, request)
 
     def extend(self, slot: int, taps: Tensor) -> None:
         self.inner.extend(slot, taps)
@@ -72,6 +75,9 @@ class Forced:
         for one, proposal in zip(wanted, self.inner.propose(wanted), strict=True):
             prompt = self.requests[one.slot].prompt
             self.proposed.append((prompt, tuple(one.token_ids), proposal))
+            if proposal.parents is not None:
+                forced.append(self.trees.tree(one))
+                continue
             right = self.recorded[prompt][len(one.token_ids) :][: min(DRAFTS, one.limit)]
             cut = self.rng.randint(0, len(right))
             forced.append(Proposal((*right[:cut], *((token + 1) % VOCAB for token in right[cut:]))))
@@ -79,7 +85,7 @@ class Forced:
 
 
 def decoder(target: LlamaTarget, eos: Sequence[int] = ()) -> Decoder:
-    return Decoder(target, eos, lambda ids: "", CAPACITY)
+    return Decoder(target, eos, lambda ids: "", CAPACITY, spare=NODES)
 
 
 def requests(sampling: Sampling) -> list[Request]:
@@ -100,25 +106,27 @@ def known(target: LlamaTarget) -> dict[tuple[int, ...], tuple[int, ...]]:
     return dict(zip(PROMPTS, found, strict=True))
 
 
+@pytest.mark.parametrize("tree", [None, NODES], ids=["chains", "trees"])
 def test_the_drafter_sees_the_committed_positions_and_nothing_else(
-    target: LlamaTarget, bound: Bound, known: dict[tuple[int, ...], tuple[int, ...]]
+    target: LlamaTarget, bound: Bound, known: dict[tuple[int, ...], tuple[int, ...]], tree: int | None
 ) -> None:
     """Each proposal is that of a new drafter which reads all taps from one forward."""
     sampling = Sampling(max_tokens=24)
-    forced = Forced(bound.new_drafter(Drafting(drafts=DRAFTS)), known, 1)
+    forced = Forced(bound.new_drafter(Drafting(drafts=DRAFTS, tree=tree)), known, 1)
     events = list(decoder(target).stream(requests(sampling), forced))
     assert outputs(events) == [known[prompt] for prompt in PROMPTS]
     accepted = {event.accepted for event in events if event.kind == "step"}
-    assert accepted == {0, 1, 2, 3, 4}
+    assert accepted >= {0, 1, 2, 3}
     for prompt, emitted, proposal in forced.proposed:
         text = (*prompt, *emitted[:-1])
         rows = Rows(text, range(len(text)), (Segment(0, 0, len(text)),))
         seen = target.forward(rows, target.new_cache(1, CAPACITY), bound.taps).taps
-        fresh = bound.new_drafter(Drafting(drafts=DRAFTS))
+        fresh = bound.new_drafter(Drafting(drafts=DRAFTS, tree=tree))
         fresh.begin(0, Request(name="fresh", prompt=prompt, sampling=sampling))
         fresh.extend(0, torch.cat(seen, dim=-1))
         limit = sampling.max_tokens - len(emitted) - 1
-        assert proposal.token_ids == fresh.propose([Wanted(0, emitted, limit)])[0].token_ids
+        again = fresh.propose([Wanted(0, emitted, limit)])[0]
+        assert (proposal.token_ids, proposal.parents) == (again.token_ids, again.parents)
 
 
 @pytest.mark.parametrize("budget", range(1, 25))
@@ -149,6 +157,18 @@ def test_a_stop_ends_the_output_at_every_place_of_a_block(
             if last.kind == "step":
                 places.add(len(last.token_ids) - 1)
     assert places == set(range(DRAFTS + 1))
+
+
+@pytest.mark.parametrize("temperature", [0.0, 0.9])
+def test_its_own_trees_leave_the_output_as_it_is(
+    target: LlamaTarget, bound: Bound, temperature: float
+) -> None:
+    sampling = Sampling(max_tokens=24, temperature=temperature, seed=4)
+    plain = outputs(list(decoder(target).stream(requests(sampling), NoDrafter())))
+    drafting = Drafting(drafts=DRAFTS, tree=NODES)
+    events = list(decoder(target).stream(requests(sampling), bound.new_drafter(drafting)))
+    assert outputs(events) == plain
+    assert max(event.drafted for event in events) == NODES
 
 
 @pytest.mark.parametrize("drafts", [1, 2, 4])

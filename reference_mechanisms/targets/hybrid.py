@@ -18,7 +18,6 @@ from reference_mechanisms.engine.cache import KVCache
 from reference_mechanisms.engine.rows import Rows
 from reference_mechanisms.engine.target import Forward
 from reference_mechanisms.errors import TargetError
-from reference_mechanisms.targets.attention import ChainAttention
 from reference_mechanisms.targets.checkpoint import Checkpoint
 from reference_mechanisms.targets.gated_delta import DeltaInputs, DeltaMixer, DeltaSizes, DeltaWeights
 from reference_mechanisms.targets.hybrid_cache import HybridCache
@@ -26,6 +25,7 @@ from reference_mechanisms.targets.hybrid_config import HybridConfig, read_hybrid
 from reference_mechanisms.targets.llama import HEAD, KEY_BUCKET, RECOMPUTED
 from reference_mechanisms.targets.matrices import Linear, Matrices, PlainMatrices, Source
 from reference_mechanisms.targets.rope import rotate_, rotation_table
+from reference_mechanisms.targets.tree_attention import attention_of
 
 
 class DeltaLayer(NamedTuple):
@@ -141,11 +141,11 @@ class HybridTarget:
             taps: layers, counted from 0, whose output is wanted; -1 is the embedding.
 
         Raises:
-            ValueError: the rows do not continue the cache, or are trees.
+            ValueError: the rows do not continue the cache, or their parents are no tree.
         """
         config = self.config
         cache.open(rows)
-        attention = ChainAttention(rows.segments, cache.kv, config.heads, self.dtype, self.device)
+        attention = attention_of(rows, cache.kv, config.heads, self.dtype)
         rotations = self._rotations[torch.tensor(rows.positions, device=self.device)]
         eps, hidden = config.norm_eps, self._embedding(torch.tensor(rows.token_ids, device=self.device))
         seen = {-1: hidden}

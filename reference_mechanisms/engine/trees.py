@@ -16,7 +16,7 @@ from torch import Tensor
 from reference_mechanisms.drafters.protocol import Proposal
 from reference_mechanisms.engine.choices import Place, settle
 from reference_mechanisms.engine.rules import Rules
-from reference_mechanisms.verification.tree import ANCHOR
+from reference_mechanisms.verification.tree_sampling import follow_choices
 from reference_mechanisms.verification.walking import greedy_walk
 
 
@@ -67,16 +67,11 @@ def _chosen(
     place: Place, proposal: Proposal, logits: Tensor, plain: Sequence[int], rules: Rules
 ) -> list[int]:
     """The walk where a choice hangs on what was emitted before it."""
-    nodes = {
-        (parent, token): node
-        for node, (parent, token) in enumerate(zip(proposal.parents or (), proposal.token_ids, strict=True))
-    }
-    path, node = [0], ANCHOR
-    while True:
-        here = place._replace(emitted=(*place.emitted, *(proposal.token_ids[row - 1] for row in path[1:])))
-        row = slice(node + 1, node + 2)
-        choice = settle(here, Proposal(()), logits[row], plain[row], rules).next_token
-        if (node, choice) not in nodes:
-            return path
-        node = nodes[node, choice]
-        path.append(node + 1)
+    ids = proposal.token_ids
+
+    def choose(path: Sequence[int]) -> int:
+        here = place._replace(emitted=(*place.emitted, *(ids[row - 1] for row in path[1:])))
+        row = slice(path[-1], path[-1] + 1)
+        return settle(here, Proposal(()), logits[row], plain[row], rules).next_token
+
+    return follow_choices(ids, proposal.parents or (), choose).path

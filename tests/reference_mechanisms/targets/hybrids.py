@@ -71,7 +71,9 @@ def write_hybrid(folder: Path, family: str = "qwen3_next", shard: str = "1GB", *
         with torch.no_grad():
             for name, tensor in model.named_parameters():
                 if tensor.ndim == 1:
-                    tensor.copy_(torch.randn_like(tensor) * 0.3 + ("linear_attn.norm" in name))
+                    # A large bias would drown what the tokens say.
+                    scale = 0.02 if name.endswith("_proj.bias") else 0.3
+                    tensor.copy_(torch.randn_like(tensor) * scale + ("linear_attn.norm" in name))
     model.save_pretrained(folder, max_shard_size=shard)
     return folder
 

@@ -1,7 +1,7 @@
 """EAGLE-3: one decoder layer that drafts token by token from fused hidden states of the target.
 
 Source: Li, Wei, Zhang, Zhang, "EAGLE-3: Scaling up Inference Acceleration of Large Language Models via
-Training-Time Test", arXiv 2503.01840. A chain, as engines serve it; the paper also drafts trees.
+Training-Time Test", arXiv 2503.01840. Chains, as engines serve it; for trees see `levels.py`.
 
 A row joins the feature of position i with the token at i + 1 and predicts the token at i + 2. Behind the
 committed positions there is no feature of the target, so the layer's own output takes its place.

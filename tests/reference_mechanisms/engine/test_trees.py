@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Sequence
-from pathlib import Path
 
 import pytest
 import torch
@@ -13,8 +12,8 @@ from reference_mechanisms.drafters.calibration import NoDrafter
 from reference_mechanisms.drafters.protocol import Proposal, Wanted
 from reference_mechanisms.engine.cache import KVCache
 from reference_mechanisms.engine.decode import Decoder
+from reference_mechanisms.engine.target import Target
 from reference_mechanisms.request import Request, Sampling
-from reference_mechanisms.targets.llama import LlamaTarget, load_llama
 from tests.harness.tiny import EOS, VOCAB
 from tests.reference_mechanisms.engine.conftest import text_of
 from tests.reference_mechanisms.engine.test_decode import (
@@ -30,16 +29,11 @@ from tests.reference_mechanisms.engine.tree_drafters import RandomTrees
 NODES = 12
 
 
-@pytest.fixture(scope="module", params=[torch.float32, torch.float64], ids=str)
-def target(request: pytest.FixtureRequest, tiny_folder: Path) -> LlamaTarget:
-    return load_llama(tiny_folder, request.param, torch.device("cpu"))
-
-
-def decoder(target: LlamaTarget, eos: Sequence[int] = (EOS,)) -> Decoder:
+def decoder(target: Target, eos: Sequence[int] = (EOS,)) -> Decoder:
     return Decoder(target, eos, text_of, CAPACITY, spare=NODES)
 
 
-def recorded(target: LlamaTarget, batch: Sequence[Request]) -> dict[tuple[int, ...], tuple[int, ...]]:
+def recorded(target: Target, batch: Sequence[Request]) -> dict[tuple[int, ...], tuple[int, ...]]:
     """The target's own outputs, at the request's own temperature, past every stop."""
     free = [
         dataclasses.replace(
@@ -54,7 +48,7 @@ def recorded(target: LlamaTarget, batch: Sequence[Request]) -> dict[tuple[int, .
 @pytest.mark.parametrize("sampling", SAMPLINGS.values(), ids=SAMPLINGS)
 @pytest.mark.parametrize("alone", [True, False], ids=["alone", "batch"])
 def test_output_and_logits_are_bitwise_the_autoregressive_ones(
-    target: LlamaTarget, sampling: Sampling, alone: bool
+    target: Target, sampling: Sampling, alone: bool
 ) -> None:
     batch = requests(sampling)
     known = recorded(target, batch)
@@ -76,7 +70,7 @@ def test_output_and_logits_are_bitwise_the_autoregressive_ones(
 
 
 @pytest.mark.parametrize("budget", range(1, 25))
-def test_every_budget_gives_the_autoregressive_output(target: LlamaTarget, budget: int) -> None:
+def test_every_budget_gives_the_autoregressive_output(target: Target, budget: int) -> None:
     batch = requests(Sampling(max_tokens=budget, ignore_eos=True))
     known = recorded(target, requests(Sampling(max_tokens=24, ignore_eos=True)))
     events = list(decoder(target).stream(batch, RandomTrees(known, VOCAB, budget, NODES)))
@@ -84,7 +78,7 @@ def test_every_budget_gives_the_autoregressive_output(target: LlamaTarget, budge
     assert {event.finish_reason for event in ends(events).values()} == {"length"}
 
 
-def test_a_stop_ends_the_output_at_every_place_of_an_accepted_path(target: LlamaTarget) -> None:
+def test_a_stop_ends_the_output_at_every_place_of_an_accepted_path(target: Target) -> None:
     batch = requests(Sampling(max_tokens=20), PROMPTS[:1])
     output = recorded(target, batch)[PROMPTS[0]]
     places = set()
@@ -100,7 +94,7 @@ def test_a_stop_ends_the_output_at_every_place_of_an_accepted_path(target: Llama
     assert {place for place, _ in places} >= {0, 1, 2, 3, 4}
 
 
-def test_a_request_is_served_up_to_the_last_position_of_the_cache(target: LlamaTarget) -> None:
+def test_a_request_is_served_up_to_the_last_position_of_the_cache(target: Target) -> None:
     prompt = PROMPTS[0]
     batch = requests(Sampling(max_tokens=CAPACITY - len(prompt), ignore_eos=True), [prompt])
     known = recorded(target, batch)
@@ -108,7 +102,7 @@ def test_a_request_is_served_up_to_the_last_position_of_the_cache(target: LlamaT
     assert found == [known[prompt]]
 
 
-def test_a_chain_of_one_request_runs_beside_the_tree_of_another(target: LlamaTarget) -> None:
+def test_a_chain_of_one_request_runs_beside_the_tree_of_another(target: Target) -> None:
     batch = requests(Sampling(max_tokens=24, ignore_eos=True))
     known = recorded(target, batch)
 
@@ -124,7 +118,7 @@ def test_a_chain_of_one_request_runs_beside_the_tree_of_another(target: LlamaTar
     assert outputs(events, len(batch)) == [known[prompt] for prompt in PROMPTS]
 
 
-def test_a_tree_deeper_than_the_limit_is_refused(target: LlamaTarget) -> None:
+def test_a_tree_deeper_than_the_limit_is_refused(target: Target) -> None:
     class Deep(NoDrafter):
         def propose(self, wanted: Sequence[Wanted]) -> list[Proposal]:
             nodes = wanted[0].limit + 1
@@ -135,7 +129,7 @@ def test_a_tree_deeper_than_the_limit_is_refused(target: LlamaTarget) -> None:
 
 
 def test_an_accepted_path_that_is_not_gathered_is_seen(
-    target: LlamaTarget, monkeypatch: pytest.MonkeyPatch
+    target: Target, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The test of the tests: what a cache that keeps the first rows instead of the path would give."""
     batch = requests(Sampling(max_tokens=30, ignore_eos=True))

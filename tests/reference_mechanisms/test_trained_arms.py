@@ -132,8 +132,8 @@ def test_a_tree_in_steps_of_fixed_shape_is_refused() -> None:
     cuda = SimpleNamespace(device=torch.device("cuda"))
     arms = {name: parse_settings({"drafter": "dflash", "tree": 8, "graphs": name == "x"}) for name in "wx"}
     with pytest.raises(UsageError, match=r"arms\[x\]\.params: `tree` is not verified in steps of fixed"):
-        backend._lanes_of(arms, cuda, 64)  # type: ignore[arg-type]
-    assert backend._lanes_of({"w": arms["w"]}, cuda, 64) is None  # type: ignore[arg-type]
+        backend._lanes_of(arms, cuda, 64)
+    assert backend._lanes_of({"w": arms["w"]}, cuda, 64) is None
 
 
 def test_the_session_names_the_checkpoints(session: ReferenceSession, folder: Path) -> None:

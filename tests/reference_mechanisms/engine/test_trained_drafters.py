@@ -18,6 +18,7 @@ from reference_mechanisms.drafters.scheduling import at_least
 from reference_mechanisms.drafters.trained import Drafting
 from reference_mechanisms.engine.decode import Decoder
 from reference_mechanisms.engine.rows import Rows, Segment
+from reference_mechanisms.engine.target import Target
 from reference_mechanisms.errors import DrafterError
 from reference_mechanisms.request import Event, Request, Sampling
 from reference_mechanisms.targets.llama import LlamaTarget, load_llama
@@ -84,7 +85,7 @@ class Forced:
         return forced
 
 
-def decoder(target: LlamaTarget, eos: Sequence[int] = ()) -> Decoder:
+def decoder(target: Target, eos: Sequence[int] = ()) -> Decoder:
     return Decoder(target, eos, lambda ids: "", CAPACITY, spare=NODES)
 
 

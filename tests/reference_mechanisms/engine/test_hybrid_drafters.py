@@ -50,8 +50,7 @@ def test_output_and_logits_are_bitwise_the_autoregressive_ones(
 @pytest.mark.parametrize("make", trained.NETWORKS.values(), ids=trained.NETWORKS)
 def test_a_drafter_with_weights_reads_its_layers(make: Callable[[], Network], tmp_path: Path) -> None:
     """In float64, as the drafters are; what they see is held in `test_trained_drafters`."""
-    fields = {"hidden_size": trained.WIDTH, "num_hidden_layers": 3, "full_attention_interval": 2}
-    folder = write_hybrid(tmp_path, **fields)
+    folder = write_hybrid(tmp_path, hidden_size=trained.WIDTH, num_hidden_layers=3, full_attention_interval=2)
     target = load_target(folder, torch.float64, torch.device("cpu"))
     engine, bound = trained.decoder(target), bind(make(), target, "drafter")
     batch = trained.requests(Sampling(max_tokens=24))

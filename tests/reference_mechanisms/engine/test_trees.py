@@ -14,6 +14,7 @@ from reference_mechanisms.engine.cache import KVCache
 from reference_mechanisms.engine.decode import Decoder
 from reference_mechanisms.engine.target import Target
 from reference_mechanisms.request import Request, Sampling
+from reference_mechanisms.targets.llama import KEY_BUCKET
 from tests.harness.tiny import EOS, VOCAB
 from tests.reference_mechanisms.engine.conftest import text_of
 from tests.reference_mechanisms.engine.test_decode import (
@@ -76,6 +77,20 @@ def test_every_budget_gives_the_autoregressive_output(target: Target, budget: in
     events = list(decoder(target).stream(batch, RandomTrees(known, VOCAB, budget, NODES)))
     assert outputs(events, len(batch)) == [known[prompt][:budget] for prompt in PROMPTS]
     assert {event.finish_reason for event in ends(events).values()} == {"length"}
+
+
+def test_a_long_output_goes_over_the_end_of_a_key_bucket(target: Target) -> None:
+    batch = requests(
+        Sampling(max_tokens=40, ignore_eos=True), [tuple(n % VOCAB for n in range(60, 40 + KEY_BUCKET))]
+    )
+    engine = Decoder(target, (), text_of, KEY_BUCKET + 40, spare=NODES)
+    plain = list(engine.stream(batch, NoDrafter()))
+    known = {batch[0].prompt: outputs(plain, 1)[0]}
+    for seed in range(3):
+        events = list(engine.stream(batch, RandomTrees(known, VOCAB, seed, NODES)))
+        assert outputs(events, 1) == outputs(plain, 1)
+        if target.dtype == torch.float32:
+            assert events[-1].logits_sha256 == plain[-1].logits_sha256
 
 
 def test_a_stop_ends_the_output_at_every_place_of_an_accepted_path(target: Target) -> None:

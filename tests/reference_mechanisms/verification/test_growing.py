@@ -11,6 +11,7 @@ from torch import Tensor
 
 from reference_mechanisms.verification.growing import Children, Grown, Marginals, grow, trees_of
 from reference_mechanisms.verification.tree import ANCHOR, PADDING, DraftTree
+from tests.reference_mechanisms.verification.asking import Asking
 from tests.reference_mechanisms.verification.branchings import Path, PathTable, every_path, random_table
 
 ANCHORS = torch.tensor([3, 4])
@@ -109,6 +110,12 @@ def test_marginals_give_the_most_probable_products(seed: int, budget: int) -> No
         )
         assert tree.path_log_probabilities == pytest.approx(every[:budget], abs=1e-5)
         assert set(tree.token_ids) <= {7, 2, 9, 4}
+
+
+def test_growing_asks_the_device_nothing() -> None:
+    with Asking() as asking:
+        grow(Marginals(torch.randn(2, 3, 8), torch.arange(8), 8), ANCHORS, budget=12, depths=(3, 2))
+    assert asking.seen == set()
 
 
 def test_logits_that_are_no_numbers_draft_nothing() -> None:

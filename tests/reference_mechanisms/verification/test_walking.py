@@ -1,16 +1,15 @@
 from __future__ import annotations
 
 import random
-from typing import Any
 
 import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from torch.overrides import TorchFunctionMode
 
 from reference_mechanisms.verification.tree import ANCHOR, PADDING
 from reference_mechanisms.verification.walking import compact, greedy_walk
+from tests.reference_mechanisms.verification.asking import Asking
 
 
 def random_tree(rng: random.Random, nodes: int, vocab: int) -> tuple[list[int], list[int]]:
@@ -69,26 +68,6 @@ def test_a_tree_whose_first_level_is_wrong_gives_the_targets_own_token() -> None
         torch.tensor([[5, 6, 7]]), torch.tensor([[-1, 0, -1]]), torch.tensor([[9, 6, 1, 2]]), 2
     )
     assert (found.counts.tolist(), found.bonus.tolist()) == ([0], [9])
-
-
-class Asking(TorchFunctionMode):
-    """Notes calls that wait for the device: numbers for the host, and shapes that hang on data."""
-
-    def __init__(self) -> None:
-        self.seen: set[str] = set()
-
-    def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-        if func.__name__ in {
-            "item",
-            "tolist",
-            "nonzero",
-            "masked_select",
-            "__bool__",
-            "__int__",
-            "__index__",
-        }:
-            self.seen.add(func.__name__)
-        return func(*args, **(kwargs or {}))
 
 
 def test_the_walk_asks_the_device_nothing() -> None:

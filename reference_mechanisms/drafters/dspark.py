@@ -67,6 +67,24 @@ class MarkovHead(nn.Module):
             state, mixed = keep * state + (1 - keep) * torch.tanh(candidate), torch.tanh(output)
         return mixed, state
 
+    def mix_block(self, before: Tensor, rows: Tensor) -> tuple[Tensor, Tensor]:
+        """What the biases of a block are linear in, and the embeddings they come from.
+
+        Args:
+            before: token in front of each draft, [..., drafts].
+            rows: final hidden states, [..., drafts, hidden].
+
+        Returns:
+            Both [..., drafts, rank].
+        """
+        previous = self.markov_w1(before)
+        state = torch.zeros_like(previous[..., 0, :])
+        mixed = []
+        for draft in range(before.shape[-1]):
+            one, state = self.mix(previous[..., draft, :], rows[..., draft, :], state)
+            mixed.append(one)
+        return torch.stack(mixed, dim=-2), previous
+
     def forward(self, previous: Tensor, row: Tensor, state: Tensor) -> tuple[Tensor, Tensor]:
         """Bias [requests, draft vocabulary] and the next state; arguments as of `mix`."""
         mixed, state = self.mix(previous, row, state)

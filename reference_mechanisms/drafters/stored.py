@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 
 from reference_mechanisms.drafters.fields import Fields
-from reference_mechanisms.drafters.integers import GROUP, Scaled, restore
+from reference_mechanisms.drafters.integers import Scaled, group_of, restore
 from reference_mechanisms.errors import DrafterError
 from reference_mechanisms.targets.checkpoint import Checkpoint
 
@@ -72,13 +72,14 @@ class StoredTensors:
         if self.checkpoint.stored_as(name) == BYTES:
             integers = self.checkpoint.take_exact(name, shape, BYTES)
             return restore(Scaled(integers, self._scales(name, (rows,))), dtype)
-        if columns % GROUP:
+        group = group_of(columns)
+        if group is None:
             raise DrafterError(
-                f"{self.checkpoint.folder}: tensor {name} has {columns} columns, no whole groups of {GROUP}; "
+                f"{self.checkpoint.folder}: tensor {name} has {columns} columns, no whole groups; "
                 f"store it as {BYTES}"
             )
         integers = self.checkpoint.take_exact(name, (rows, columns // 2), NIBBLES)
-        return restore(Scaled(integers, self._scales(name, (rows, columns // GROUP))), dtype)
+        return restore(Scaled(integers, self._scales(name, (rows, columns // group))), dtype)
 
     def _scales(self, name: str, shape: tuple[int, ...]) -> Tensor:
         scales = self.checkpoint.take(name + SCALE, shape, torch.float32)

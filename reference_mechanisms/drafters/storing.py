@@ -13,7 +13,7 @@ from safetensors.torch import save_file
 from torch import Tensor
 
 from reference_mechanisms.drafters import stored
-from reference_mechanisms.drafters.integers import GROUP, Scaled, restore, scale
+from reference_mechanisms.drafters.integers import GROUP, Scaled, group_of, restore, scale
 from reference_mechanisms.drafters.layouts import parse_layout
 from reference_mechanisms.drafters.loading import KEPT, OFFSETS, Network, load_drafter
 from reference_mechanisms.drafters.publishing import published
@@ -39,7 +39,11 @@ class Rounding(NamedTuple):
 
 
 def store(
-    network: Network, raw: Mapping[str, Any], folder: Path, bits: Mapping[str, int] | None = None
+    network: Network,
+    raw: Mapping[str, Any],
+    folder: Path,
+    bits: Mapping[str, int] | None = None,
+    inputs: Mapping[str, Tensor] | None = None,
 ) -> tuple[Rounding, ...]:
     """Write a drafter: config.json and model.safetensors, the same bytes for the same weights.
 
@@ -49,6 +53,7 @@ def store(
         folder: made if it is not there; the two files are replaced.
         bits: of the weights whose name a pattern matches ("markov_head.*"), the first pattern counting:
             4 or 8 are integers, 16 and 32 floats. Other matrices get 8, vectors and small matrices 32.
+        inputs: what matrices are multiplied with, by name, see `scale`; makes 4 bits better.
 
     Returns:
         What it did to every tensor, in the order of their names.
@@ -71,7 +76,7 @@ def store(
             continue
         if not bool(torch.isfinite(tensor).all()):
             raise DrafterError(f"tensor {name} holds a weight that is no number; train again")
-        parts, rounding = _stored(name, tensor, _bits(name, tensor, patterns))
+        parts, rounding = _stored(name, tensor, _bits(name, tensor, patterns), (inputs or {}).get(name))
         files |= parts
         told.append(rounding)
     declared = {stored.FIELD: stored.declaration()} if any(one.bits < 16 for one in told) else {}
@@ -156,16 +161,18 @@ def _bits(name: str, tensor: Tensor, patterns: Mapping[str, int]) -> int:
 def _possible(name: str, tensor: Tensor, bits: int) -> int:
     if bits < 16 and tensor.ndim != 2:
         raise DrafterError(f"tensor {name} is no matrix: give it 16 or 32 bits")
-    if bits == 4 and tensor.shape[1] % GROUP:
+    if bits == 4 and group_of(tensor.shape[1]) is None:
         raise DrafterError(
             f"tensor {name} has {tensor.shape[1]} columns, no whole groups of {GROUP}: give it 8"
         )
     return bits
 
 
-def _stored(name: str, tensor: Tensor, bits: int) -> tuple[dict[str, Tensor], Rounding]:
+def _stored(
+    name: str, tensor: Tensor, bits: int, inputs: Tensor | None
+) -> tuple[dict[str, Tensor], Rounding]:
     if bits < 16:
-        scaled = scale(tensor, 4 if bits == 4 else 8)
+        scaled = scale(tensor, 4 if bits == 4 else 8, inputs)
         parts = {name: scaled.integers, name + stored.SCALE: scaled.scales}
         back = restore(Scaled(*parts.values()), torch.float64)
     else:

@@ -93,13 +93,8 @@ def _dspark(
     taught: Taught | None,
 ) -> Loss:
     markov = model.markov_head
-    previous = markov.markov_w1(before)
-    state = torch.zeros_like(previous[..., 0, :])
-    mixed = []
-    for draft in range(before.shape[-1]):
-        one, state = markov.mix(previous[..., draft, :], rows[..., draft, :], state)
-        mixed.append(one)
-    wide = torch.cat((rows, torch.stack(mixed, dim=-2)), dim=-1)
+    mixed, previous = markov.mix_block(before, rows)
+    wide = torch.cat((rows, mixed), dim=-1)
     flat = weights.flatten()
     total = flat.sum().clamp_min(1e-6)
     found = head_loss(wide.flatten(0, 2), ends.head, labels, flat, markov.markov_w2.weight, taught)

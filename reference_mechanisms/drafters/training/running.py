@@ -10,14 +10,16 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 import torch
+from torch import Tensor
 
 from reference_mechanisms.drafters.loading import Network, build, load_drafter
 from reference_mechanisms.drafters.publishing import published
 from reference_mechanisms.drafters.shipped import TARGET, TrainedFor
 from reference_mechanisms.drafters.storing import store
-from reference_mechanisms.drafters.training.batches import Shape
+from reference_mechanisms.drafters.training.batches import Shape, batches
 from reference_mechanisms.drafters.training.beginning import begin
 from reference_mechanisms.drafters.training.corpus import Corpus
+from reference_mechanisms.drafters.training.inputs import inputs_of
 from reference_mechanisms.drafters.training.loop import Point, Schedule, Student, point, sizes, train
 from reference_mechanisms.drafters.training.measuring import Walked, summed, walk
 from reference_mechanisms.drafters.training.models import config_of
@@ -28,7 +30,8 @@ from reference_mechanisms.drafters.training.teacher import Teacher, load_teacher
 from reference_mechanisms.errors import DrafterError
 
 RECORD = "training.json"
-SAVE_SECONDS = 60
+SAVE_SECONDS = 150
+ROUNDING_BATCHES = 4  # whose rows four-bit rounding looks at
 
 
 class TrainingTarget(NamedTuple):
@@ -122,7 +125,8 @@ def run_plan(
             "measured": [asdict(found) for found in measured if found.drafter == one.name],
         }
         folder = run.out / one.name
-        told["stored"] = _store(one, spec, teacher, target, folder)
+        met = _inputs(one, spec, teacher, corpus, schedule)
+        told["stored"] = _store(one, spec, teacher, target, folder, met)
         back = load_drafter(folder, torch.float32, device)
         run.said(f"{one.name}: as stored")
         told["measured_as_stored"] = asdict(_measure(one.name, back, teacher, held_out, plan, done, run))
@@ -182,10 +186,25 @@ def _told(corpus: Corpus) -> dict[str, Any]:
     return {"examples": counts, "written_tokens": corpus.written, "tokens": len(corpus.token_ids)}
 
 
+def _inputs(
+    one: Student, spec: DrafterSpec, teacher: Teacher, corpus: Corpus, schedule: Schedule
+) -> dict[str, Tensor]:
+    """What its matrices meet on some of the text; nothing where no matrix is rounded to four bits."""
+    if 4 not in spec.bits.values():
+        return {}
+    drawn = batches(corpus, schedule.shape, schedule.seed, 0, teacher.device)
+    return inputs_of(one.model.eval(), teacher, (next(drawn) for _ in range(ROUNDING_BATCHES)))
+
+
 def _store(
-    one: Student, spec: DrafterSpec, teacher: Teacher, target: TrainingTarget, folder: Path
+    one: Student,
+    spec: DrafterSpec,
+    teacher: Teacher,
+    target: TrainingTarget,
+    folder: Path,
+    inputs: dict[str, Tensor],
 ) -> list[dict[str, Any]]:
     network = one.model.cpu().eval()
     raw = published(network.config, teacher.config.max_positions)
-    roundings = store(network, {**raw, TARGET: target.trained_for.declaration()}, folder, spec.bits)
+    roundings = store(network, {**raw, TARGET: target.trained_for.declaration()}, folder, spec.bits, inputs)
     return [rounding._asdict() for rounding in roundings]

@@ -56,5 +56,7 @@ def compile_text(text: str, architecture: str, macros: Sequence[tuple[str, int]]
     if not hasattr(core, "Program"):
         core = importlib.import_module("cuda.core.experimental")
     defined = [(name, str(value)) for name, value in macros]
-    options = core.ProgramOptions(arch=architecture, std="c++17", define_macro=defined or None)
+    options = core.ProgramOptions(
+        arch=architecture, std="c++17", device_as_default_execution_space=True, define_macro=defined or None
+    )
     return bytes(core.Program(text, "c++", options).compile("cubin").code)

@@ -4,7 +4,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from reference_mechanisms.drafters.integers import GROUP, Bits, restore, scale
+from reference_mechanisms.drafters.integers import GROUP, Bits, group_of, restore, scale
 
 
 def matrix(rows: int = 5, columns: int = 2 * GROUP, spread: float = 1.0, seed: int = 0) -> Tensor:
@@ -29,7 +29,7 @@ def test_four_bits_are_close_in_the_mean_of_their_own_group() -> None:
     for first in (0, GROUP):
         part = error(4, weights)[:, first : first + GROUP]
         share = part.norm() / weights[:, first : first + GROUP].norm()
-        assert 0.03 < float(share) < 0.1
+        assert 0.03 < float(share) < 0.12
 
 
 def test_a_cut_is_taken_only_where_it_pays() -> None:
@@ -69,4 +69,47 @@ def test_scales_that_16_bits_cannot_hold_are_stored_in_32(bits: Bits, spread: fl
     assert scaled.scales.dtype == torch.float32
     assert scale(matrix(), bits).scales.dtype == torch.float16
     share = (restore(scaled, torch.float64) - weights.double()).norm() / weights.norm()
-    assert float(share) < 0.1
+    assert float(share) < 0.12
+
+
+def loss(weights: Tensor, inputs: Tensor, given: Tensor | None) -> float:
+    """Squared error of the products with the inputs."""
+    back = restore(scale(weights, 4, given), torch.float64)
+    return float(((back - weights.double()) @ inputs.double().T).square().sum())
+
+
+@pytest.mark.parametrize("columns", [48, 2 * GROUP], ids=["one group", "two groups"])
+def test_errors_are_made_good_where_inputs_hang_together(columns: int) -> None:
+    weights = matrix(rows=32, columns=columns)
+    mixing = matrix(rows=8, columns=columns, seed=2)
+    inputs = matrix(rows=500, columns=8, seed=1) @ mixing + 0.1 * matrix(rows=500, columns=columns, seed=3)
+    products = inputs.T @ inputs
+    plain, better = loss(weights, inputs, None), loss(weights, inputs, products)
+    assert better < 0.35 * plain
+
+
+def test_large_inputs_get_the_finer_digits() -> None:
+    """One scale a group: it is cut for the columns that count."""
+    weights = matrix(rows=64, columns=GROUP)
+    weights[:, 0] = 9.0
+    inputs = matrix(rows=500, columns=GROUP, seed=1)
+    inputs[:, 0] *= 1e-3
+    assert loss(weights, inputs, inputs.T @ inputs) < 0.6 * loss(weights, inputs, None)
+
+
+def test_inputs_never_met_do_no_harm() -> None:
+    weights = matrix(columns=GROUP)
+    products = torch.zeros(GROUP, GROUP)
+    assert (
+        float((restore(scale(weights, 4, products), torch.float64) - weights).norm() / weights.norm()) < 0.15
+    )
+
+
+@pytest.mark.parametrize(("columns", "group"), [(48, 48), (64, 64), (128, 64), (96, None), (33, None)])
+def test_short_rows_are_one_group_and_long_ones_whole_groups(columns: int, group: int | None) -> None:
+    assert group_of(columns) == group
+    if group is None:
+        with pytest.raises(ValueError, match="4 bits"):
+            scale(matrix(columns=columns), 4)
+    else:
+        assert scale(matrix(columns=columns), 4).scales.shape == (5, columns // group)

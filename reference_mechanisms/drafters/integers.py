@@ -74,12 +74,12 @@ def _making_good(matrix: Tensor, inputs: Tensor, group: int) -> tuple[Tensor, Te
     weights = torch.where(weights > 0, weights, 1.0)
     inverse = torch.linalg.inv(products - torch.diag(products.diagonal()) + torch.diag(weights))
     upper = torch.linalg.cholesky(inverse, upper=True)
-    left, integers, scales = matrix.clone(), torch.empty_like(matrix), []
+    left, integers = matrix.clone(), torch.empty_like(matrix)
+    stored = _as_stored(_best_scales(matrix.view(len(matrix), -1, group), weights.view(-1, group)))
+    scales: list[Tensor] = []
     for first in range(0, matrix.shape[1], group):
         part = slice(first, first + group)
         of_group = _best_scales(left[:, None, part], weights[None, part])
-        if not scales:
-            stored = _as_stored(_best_scales(matrix.view(len(matrix), -1, group), weights.view(-1, group)))
         scales.append(of_group[:, 0].to(stored.dtype))
         for column in range(first, first + group):
             integers[:, column] = _rounded(left[:, column], scales[-1], NIBBLE_LIMIT)

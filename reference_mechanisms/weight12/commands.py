@@ -1,8 +1,9 @@
-"""``specpilot-harness weight12``: pack, verify, unpack and inspect model folders, bench the kernels."""
+"""``specpilot-harness weight12``: pack, verify, unpack and inspect model folders, bench kernels and vLLM."""
 
 from __future__ import annotations
 
 import argparse
+import importlib.util
 import sys
 from collections import Counter
 from collections.abc import Callable
@@ -11,6 +12,7 @@ from typing import TYPE_CHECKING, TextIO, TypeVar
 
 if TYPE_CHECKING:
     from reference_mechanisms.weight12.folder_manifest import Progress
+    from reference_mechanisms.weight12.plugin.step_times.rounds import Plan
 
 EXIT_OK = 0
 EXIT_FAILED = 1
@@ -61,6 +63,15 @@ def register(subparsers: argparse._SubParsersAction[Parser], guard: Callable[[Ru
     benching.add_argument("--tokens", type=int, nargs="+", default=[1, 8, 16, 32], metavar="M")
     benching.add_argument("--rounds", type=int, default=15, metavar="R", help="replays of each graph")
     benching.set_defaults(run=guard(_bench))
+
+    stepping = commands.add_parser("bench-vllm", help="time a step of vLLM on this GPU, against bf16")
+    stepping.add_argument("--out", type=Path, required=True, metavar="DIR", help="where the times go")
+    stepping.add_argument("--engines", nargs="+", default=["bf16", "weight12"], metavar="NAME")
+    stepping.add_argument("--dflash", action="store_true", help="each engine also with a DFlash drafter")
+    stepping.add_argument("--batches", type=int, nargs="+", default=[1, 8, 32], metavar="B")
+    stepping.add_argument("--rounds", type=int, default=12, metavar="R", help="interleaved between engines")
+    stepping.add_argument("--seconds", type=float, default=1800, metavar="S", help="limit of the whole")
+    stepping.set_defaults(run=guard(_bench_vllm))
 
 
 def _pack(options: argparse.Namespace) -> int:
@@ -143,6 +154,60 @@ def _bench(options: argparse.Namespace) -> int:
     write(options.out, summary)
     print(markdown(summary))
     return EXIT_OK
+
+
+def _bench_vllm(options: argparse.Namespace) -> int:
+    from reference_mechanisms.weight12.plugin.step_times import report, rounds  # noqa: PLC0415
+
+    plan = _step_plan(options)
+    report.read_summary(options.out)
+    _require_vllm_on_cuda()
+    words = ["--out", options.out, "--engines", *options.engines, *(["--dflash"] if options.dflash else [])]
+    words += ["--batches", *options.batches, "--rounds", options.rounds, "--seconds", f"{options.seconds:g}"]
+    command = " ".join(["specpilot-harness weight12 bench-vllm", *map(str, words)])
+
+    def heard(found: rounds.Found) -> None:
+        report.write(options.out, found, command)
+        print(f"round {found.rounds} of {plan.rounds} is written", file=sys.stderr, flush=True)
+
+    found = rounds.measure(plan, options.out / "vllm-step-logs", heard)
+    report.write(options.out, found, command)
+    print(report.text(found))
+    return EXIT_OK
+
+
+def _step_plan(options: argparse.Namespace) -> Plan:
+    from reference_mechanisms.weight12.errors import CallError  # noqa: PLC0415
+    from reference_mechanisms.weight12.plugin.step_times.engine_arguments import MAX_BATCH  # noqa: PLC0415
+    from reference_mechanisms.weight12.plugin.step_times.rounds import Plan  # noqa: PLC0415
+    from reference_mechanisms.weight12.plugin.step_times.steps import AR, DFLASH, KINDS  # noqa: PLC0415
+
+    unknown = [name for name in options.engines if name not in KINDS]
+    if unknown:
+        raise CallError(f"--engines {unknown[0]}: not one of {', '.join(KINDS)}")
+    if not all(1 <= batch <= MAX_BATCH for batch in options.batches):
+        raise CallError(f"--batches are 1 to {MAX_BATCH}")
+    if options.rounds < 1 or not 0 < options.seconds < float("inf"):
+        raise CallError("--rounds are at least 1, --seconds more than 0")
+    modes = (AR, DFLASH) if options.dflash else (AR,)
+    return Plan(
+        engines=tuple((kind, mode) for mode in modes for kind in dict.fromkeys(options.engines)),
+        batches=tuple(dict.fromkeys(options.batches)),
+        rounds=options.rounds,
+        limit_s=options.seconds,
+    )
+
+
+def _require_vllm_on_cuda() -> None:
+    from reference_mechanisms.weight12.errors import CallError  # noqa: PLC0415
+
+    if importlib.util.find_spec("vllm") is None:
+        raise CallError("bench-vllm needs vLLM 0.25.1 or newer: pip install vllm")
+
+    import torch  # noqa: PLC0415
+
+    if not torch.cuda.is_available():
+        raise CallError("bench-vllm needs a CUDA device, and torch sees none")
 
 
 def _told(options: argparse.Namespace) -> list[str]:

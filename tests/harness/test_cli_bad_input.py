@@ -100,6 +100,7 @@ class Desk:
 
     def start(self, *more: str, limit: int | None = None) -> subprocess.Popen[str]:
         def small_files() -> None:
+            signal.signal(signal.SIGINT, signal.SIG_DFL)  # a job in the background has it ignored
             if limit is not None:
                 signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
                 resource.setrlimit(resource.RLIMIT_FSIZE, (limit, limit))

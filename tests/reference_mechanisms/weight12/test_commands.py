@@ -31,6 +31,7 @@ def start(*words: object, file_limit: int | None = None) -> subprocess.Popen[str
     """The command in a process of its own; `file_limit` stands for a disk that fills up."""
 
     def limit() -> None:
+        signal.signal(signal.SIGINT, signal.SIG_DFL)  # a job in the background has it ignored
         if file_limit is not None:
             resource.setrlimit(resource.RLIMIT_FSIZE, (file_limit, file_limit))
 

@@ -205,8 +205,7 @@ def _torch_decode(
 
 def _triton_planes_linear(x: Tensor, tensors: Sequence[Tensor], rows: int, columns: int) -> Tensor:
     del rows
-    how = "plain" if torch.version.cuda is None else "asm"
-    out: Tensor = _triton("triton_linear").linear(x, _planes(tensors, columns), how)
+    out: Tensor = _triton("triton_linear").linear(x, _planes(tensors, columns))
     return out
 
 

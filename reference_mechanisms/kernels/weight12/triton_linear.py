@@ -8,7 +8,6 @@ are computed by the twin.
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Literal
 
 import torch
 import triton
@@ -18,33 +17,10 @@ from torch import Tensor
 from reference_mechanisms.weight12.layout import groups
 from reference_mechanisms.weight12.planes import Planes
 
-How = Literal["plain", "asm", "raw"]
 BLOCK_M = 16  # one instruction shape for any number of tokens
 BLOCK_N = 64
 PROGRAMS = 512  # wanted at least, so that memory stays busy
 MAX_SPLIT = 8
-
-# Eight weights: low bytes of columns j .. j + 3, of j + 32 .. j + 35, their code bytes, the palette's words.
-DECODE = """
-{
-    .reg .b32 t, p, q, u, s;
-    and.b32 t, $6, 0x77777777;
-    prmt.b32 p, $7, $11, t;
-    shr.b32 t, t, 16;
-    prmt.b32 q, $7, $11, t;
-    shl.b32 u, $6, 4;
-    prmt.b32 s, u, $6, 0x5140;
-    and.b32 s, s, 0x80808080;
-    or.b32 p, p, s;
-    prmt.b32 s, u, $6, 0x7362;
-    and.b32 s, s, 0x80808080;
-    or.b32 q, q, s;
-    prmt.b32 $0, $4, p, 0x6140;
-    prmt.b32 $1, $4, q, 0x6342;
-    prmt.b32 $2, $5, p, 0x7150;
-    prmt.b32 $3, $5, q, 0x7352;
-}
-"""
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,30 +36,24 @@ class _Sizes:
         return -(-groups(self.columns) // self.split)
 
 
-def linear(x: Tensor, matrix: Planes, how: How = "plain") -> Tensor:
+def linear(x: Tensor, matrix: Planes) -> Tensor:
     """X W^T, rounded to bf16 once.
 
     Args:
         x: [M, K] bf16 with contiguous rows, on the matrix's device.
         matrix: [N, K].
-        how: "plain" runs anywhere; "asm" has the palette look-up in PTX, for NVIDIA devices.
 
     Raises:
         ValueError: types or shapes do not fit.
     """
     _check(x, matrix.columns)
-    if how == "raw":
-        raise ValueError("`how` is 'plain' or 'asm' for packed weights")
-    if how == "asm" and (matrix.lo.data_ptr() | matrix.code.data_ptr()) % 16:
-        # Only then does Triton give a thread four neighbouring columns of one row, as the PTX takes them.
-        raise ValueError("the PTX look-up needs arrays that start at multiples of 16 bytes")
     sizes = _sizes(matrix.rows, matrix.columns)
     out = x.new_empty((len(x), matrix.rows))
-    _run(x, matrix, None, sizes, out, how)
+    _run(x, matrix, None, sizes, out)
     if len(matrix.rawrow):
         weight = matrix.rawval.view(torch.bfloat16)
         own = _Sizes(len(weight), matrix.columns, sizes.split)
-        found = _run(x, None, weight, own, x.new_empty((len(x), len(weight))), "raw")
+        found = _run(x, None, weight, own, x.new_empty((len(x), len(weight))))
         out[:, matrix.rawrow.long()] = found
     return out
 
@@ -95,7 +65,7 @@ def twin(x: Tensor, weight: Tensor) -> Tensor:
         ValueError: types or shapes do not fit.
     """
     _check(x, weight.shape[1])
-    return _run(x, None, weight, _sizes(*weight.shape), x.new_empty((len(x), len(weight))), "raw")
+    return _run(x, None, weight, _sizes(*weight.shape), x.new_empty((len(x), len(weight))))
 
 
 def _check(x: Tensor, columns: int) -> None:
@@ -108,9 +78,7 @@ def _sizes(rows: int, columns: int) -> _Sizes:
     return _Sizes(rows, columns, max(1, min(wanted, MAX_SPLIT, groups(columns) // 4)))
 
 
-def _run(
-    x: Tensor, matrix: Planes | None, weight: Tensor | None, sizes: _Sizes, out: Tensor, how: How
-) -> Tensor:
+def _run(x: Tensor, matrix: Planes | None, weight: Tensor | None, sizes: _Sizes, out: Tensor) -> Tensor:
     m, n = out.shape
     if not m or not n:
         return out
@@ -132,7 +100,7 @@ def _run(
         sizes.columns,
         groups(sizes.columns),
         x.stride(0),
-        how=how,
+        packed=matrix is not None,
         whole=sizes.split == 1,
         as_float=_interpreted(),
         per_split=sizes.per_split,
@@ -171,7 +139,7 @@ def _product(
     columns,
     q,
     x_stride,
-    how: tl.constexpr,
+    packed: tl.constexpr,
     whole: tl.constexpr,
     as_float: tl.constexpr,
     per_split: tl.constexpr,
@@ -195,7 +163,7 @@ def _product(
         if as_float:
             x_a = x_a.to(tl.float32)
             x_b = x_b.to(tl.float32)
-        if how == "raw":
+        if not packed:
             w_at = weight + wide[None, :] * columns + at[:, None]
             w_a = tl.load(w_at, mask=has_row[None, :] & (at < columns)[:, None], other=0.0)
             w_b = tl.load(w_at + 32, mask=has_row[None, :] & (at + 32 < columns)[:, None], other=0.0)
@@ -212,19 +180,9 @@ def _product(
             lo_a = tl.load(lo_at, mask=live[None, :], other=0)
             lo_b = tl.load(lo_at + 32, mask=live[None, :], other=0)
             pair = tl.load(code + base[None, :] * 32 + column[:, None], mask=live[None, :], other=0)
-            if how == "asm":
-                w_a, w_b = tl.inline_asm_elementwise(
-                    DECODE_ASM,
-                    "=r,=r,=r,=r,r,r,r,r,r,r,r,r,r,r,r",
-                    [lo_a, lo_b, pair, l0[None, :], l1[None, :]],
-                    dtype=(tl.bfloat16, tl.bfloat16),
-                    is_pure=True,
-                    pack=4,
-                )
-            else:
-                both = pair.to(tl.int32)
-                w_a = _half(lo_a, _high(both & 15, l0[None, :], l1[None, :]), as_float)
-                w_b = _half(lo_b, _high(both >> 4, l0[None, :], l1[None, :]), as_float)
+            both = pair.to(tl.int32)
+            w_a = _half(lo_a, _high(both & 15, l0[None, :], l1[None, :]), as_float)
+            w_b = _half(lo_b, _high(both >> 4, l0[None, :], l1[None, :]), as_float)
         acc = tl.dot(x_a, w_a, acc)
         acc = tl.dot(x_b, w_b, acc)
     each = has_token & has_row[None, :]
@@ -247,8 +205,5 @@ def _sum(out, sums, count, split: tl.constexpr, block: tl.constexpr):
     at = tl.program_id(0).to(tl.int64) * block + tl.arange(0, block)
     total = tl.load(sums + at, mask=at < count, other=0.0)
     for part in tl.static_range(1, split):
-        total += tl.load(sums + part * count.to(tl.int64) + at, mask=at < count, other=0.0)
+        total += tl.load(sums + at + part * count, mask=at < count, other=0.0)
     tl.store(out + at, total.to(out.dtype.element_ty), mask=at < count)
-
-
-DECODE_ASM = tl.constexpr(DECODE)

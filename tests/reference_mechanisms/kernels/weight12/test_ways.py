@@ -44,9 +44,9 @@ def triton_linear() -> Any:
     return triton_linear
 
 
-def on_triton(how: str) -> Way:
+def on_triton() -> Way:
     return Way(
-        lambda matrix: lambda x: triton_linear().linear(x, matrix, how),
+        lambda matrix: lambda x: triton_linear().linear(x, matrix),
         lambda weight: lambda x: triton_linear().twin(x, weight),
         own=True,
     )
@@ -68,12 +68,12 @@ WAYS = {
     "torch": Way(
         lambda matrix: lambda x: F.linear(x, matrix.decode()), lambda w: lambda x: F.linear(x, w), False
     ),
-    "triton plain": on_triton("plain"),
-    "triton asm": on_triton("asm"),
+    "triton": on_triton(),
+    "triton on a GPU": on_triton(),
     "cuda": Way(_cuda, _cuda_twin, own=True),
 }
 MARKS = {
-    "triton asm": [pytest.mark.gpu, pytest.mark.skipif(not GPU, reason="PTX needs a CUDA device")],
+    "triton on a GPU": [pytest.mark.gpu, pytest.mark.skipif(not GPU, reason="needs a CUDA device")],
     "cuda": [pytest.mark.gpu, pytest.mark.skipif(not GPU, reason="needs a CUDA device")],
 }
 SHAPES: list[Shape] = [(70, 100), (130, 320), (40, 1024)]
@@ -174,49 +174,3 @@ def test_what_does_not_fit_is_refused() -> None:
             module.linear(bad, matrix)
         with pytest.raises(ValueError, match=r"x is .*, not bf16"):
             module.twin(bad, weight)
-    with pytest.raises(ValueError, match="'plain' or 'asm'"):
-        module.linear(tokens(1, 128), matrix, "raw")
-
-
-def test_the_look_up_in_ptx_gives_the_weights_of_the_format() -> None:
-    """The instructions, run here one by one; on a GPU the test bodies above run them for real."""
-    ptx = triton_linear().DECODE
-    bits = samples.one_spread_row((9, 64), 7)
-    matrix, weight = both(moderate(bits))
-    expected = weight.cpu().view(torch.uint16).numpy()
-    arrays = {name: array.cpu().numpy() for name, array in matrix.arrays().items()}
-    for row in (row for row in range(9) if row not in arrays["rawrow"]):
-        low, high = arrays["ptab"][arrays["pidx"][row, 0]].view("<u4").tolist()
-        for j in range(0, 32, 4):
-            lo_a, lo_b = (arrays["lo"][row, at : at + 4].view("<u4").item() for at in (j, j + 32))
-            code = arrays["code"][row, j : j + 4].view("<u4").item()
-            got = run_ptx(ptx, {"$4": lo_a, "$5": lo_b, "$6": code, "$7": low, "$11": high})
-            words = np.array([got[f"${n}"] for n in range(4)], "<u4").view("<u2")
-            assert words.tolist() == [*expected[row, j : j + 4], *expected[row, j + 32 : j + 36]]
-
-
-def run_ptx(text: str, registers: dict[str, int]) -> dict[str, int]:
-    def value(operand: str) -> int:
-        return registers[operand] if operand in registers else int(operand, 0)
-
-    for line in text.strip().strip("{}").split(";"):
-        opcode, _, rest = line.strip().partition(" ")
-        if opcode in ("", ".reg"):
-            continue
-        target, *operands = (operand.strip() for operand in rest.split(","))
-        a, b, *more = map(value, operands)
-        registers[target] = {
-            "and.b32": lambda: a & b,  # noqa: B023 - called at once
-            "or.b32": lambda: a | b,  # noqa: B023
-            "shl.b32": lambda: a << b & 0xFFFFFFFF,  # noqa: B023
-            "shr.b32": lambda: a >> b,  # noqa: B023
-            "prmt.b32": lambda: permuted(a, b, more[0]),  # noqa: B023
-        }[opcode]()
-    return registers
-
-
-def permuted(low: int, high: int, selector: int) -> int:
-    source = (high << 32 | low).to_bytes(8, "little")
-    chosen = [selector >> 4 * n & 15 for n in range(4)]
-    assert all(one < 8 for one in chosen), "bit 3 of a selector repeats a sign"
-    return int.from_bytes(bytes(source[one] for one in chosen), "little")

@@ -16,6 +16,7 @@ from torch import Tensor
 
 from reference_mechanisms.engine.cache import KVCache
 from reference_mechanisms.kernels.step.choice import Kernels
+from reference_mechanisms.kernels.step.settling import new_turn
 from reference_mechanisms.kernels.step.twin import Seen, Stand
 from reference_mechanisms.targets.llama import LlamaTarget
 
@@ -59,18 +60,15 @@ class VerifyStep:
         config, device = target.config, target.device
         self.rows = rows
 
-        def numbers(count: int) -> Tensor:
-            return torch.zeros(count, dtype=torch.int64, device=device)
-
-        # State: what the step works on. The host writes it to begin, each step moves it on.
-        self.state = numbers(rows + 3)
+        # What the step works on and what it leaves. The host writes the state to begin, each step moves it on.
+        self._turn = new_turn(1, rows, device)
+        self.state, self.report = self._turn.state[0], self._turn.report[0]
+        self.choices = self._turn.choices[0]
+        self.before, self.accepted = self._turn.before, self._turn.accepted
         self.ids, self.start = self.state[:rows], self.state[rows : rows + 1]
-        self.drafted, self.limit = self.state[rows + 1 : rows + 2], self.state[rows + 2 :]
-        # Results, for the drafter and the host.
-        self.before, self.accepted, self.choices = numbers(1), numbers(1), numbers(rows)
-        self.logits = torch.zeros((rows, config.vocab_size), dtype=target.dtype, device=device)
-        self.tapped = torch.zeros((rows, len(taps) * config.hidden_size), dtype=target.dtype, device=device)
-        self.report = numbers(3 * rows + 2)
+        # Of the newest step; a recorded one keeps them where they were recorded.
+        self.logits = torch.empty((rows, config.vocab_size), dtype=target.dtype, device=device)
+        self.tapped = torch.empty((rows, len(taps) * config.hidden_size), dtype=target.dtype, device=device)
         self.index = torch.arange(rows, device=device)
 
     @torch.inference_mode()
@@ -81,20 +79,10 @@ class VerifyStep:
         seen = Seen(torch.zeros_like(positions), positions + 1)
         stand = Stand(positions, seen, self._rotations, self._places, target.config.norm_eps)
         forward = target.run(self.ids, self._kernels.ops(stand), self._taps)
-        self.logits.copy_(target.logits(forward.hidden))
+        self.logits = target.logits(forward.hidden)
         if forward.taps:
-            self.tapped.copy_(torch.cat(forward.taps, dim=-1))
-        torch.argmax(self.logits, dim=-1, out=self.choices)
-        finite = self.logits.gather(-1, self.choices[:, None]).isfinite().squeeze(1).to(torch.int64)
-        right = (self.ids[1:] == self.choices[:-1]) & (self.index[1:] <= self.drafted)
-        self.accepted.copy_(right.to(torch.int64).cumprod(0).sum())
-        self.report.copy_(torch.cat((self.start, self.drafted, self.ids, self.choices, finite)))
-        self.before.copy_(self.start)
-        moved = self.accepted + 1
-        self.start.add_(moved)
-        self.limit.sub_(moved)
-        self.drafted.copy_(self.limit.clamp(0, self._drafts))
-        self.ids[:1].copy_(self.choices.index_select(0, self.accepted))
+            self.tapped = torch.cat(forward.taps, dim=-1)
+        self._kernels.settle(self.logits, self._turn, self._drafts)
 
     @torch.inference_mode()
     def load(self, token_ids: Sequence[int], start: int, *, drafted: int, limit: int) -> None:

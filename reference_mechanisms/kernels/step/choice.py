@@ -8,11 +8,13 @@ from typing import NamedTuple
 
 import torch
 
-from reference_mechanisms.kernels.step import twin
+from reference_mechanisms.kernels.step import settling, twin
+from reference_mechanisms.kernels.step.settling import Settle
 from reference_mechanisms.kernels.step.twin import Attend, Stand
 from reference_mechanisms.targets.layer_ops import LayerOps
 
 FUSED = "reference_mechanisms.kernels.step.fused"
+SETTLING = "reference_mechanisms.kernels.step.fused_settling"
 
 
 class Kernels(NamedTuple):
@@ -21,9 +23,10 @@ class Kernels(NamedTuple):
     name: str  # for the report
     ops: Callable[[Stand], LayerOps]
     attend: Attend
+    settle: Settle
 
 
-TORCH = Kernels("torch", twin.torch_ops, twin.attend)
+TORCH = Kernels("torch", twin.torch_ops, twin.attend, settling.settle)
 
 
 def kernels_for(device: torch.device, dtype: torch.dtype, head_dim: int) -> Kernels:
@@ -31,7 +34,9 @@ def kernels_for(device: torch.device, dtype: torch.dtype, head_dim: int) -> Kern
     if device.type != "cuda":
         return TORCH
     try:
-        fused = importlib.import_module(FUSED)
+        fused, ends = importlib.import_module(FUSED), importlib.import_module(SETTLING)
     except ImportError:
         return TORCH
-    return Kernels("triton", fused.FusedOps, fused.attend) if fused.fits(dtype, head_dim) else TORCH
+    if not fused.fits(dtype, head_dim):
+        return TORCH
+    return Kernels("triton", fused.FusedOps, fused.attend, ends.settle)

@@ -1,8 +1,6 @@
 """The same in Triton, each row a program of its own: what runs with it changes no bit of a row.
 
-How far a row reads depends on what it sees alone. Its positions are cut into chunks at fixed places, a
-program each; another one joins the chunks in order. Sums run in float32, and roundings are where the
-torch code has them (`targets/layer_ops.py`).
+Sums run in float32, and roundings are where the torch code has them (`targets/layer_ops.py`).
 """
 
 from __future__ import annotations
@@ -12,12 +10,12 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
-from reference_mechanisms.kernels.step.twin import Seen, Stand
+from reference_mechanisms.kernels.step.following import follow_on, how, precede
+from reference_mechanisms.kernels.step.fused_attention import attend
+from reference_mechanisms.kernels.step.twin import Stand
 
-CHUNK = 64  # positions of one program
-JOINED = 16  # chunks that are joined at a time
-GROUP = 16  # least rows of a matrix product
 GATED = 512  # columns of one program
+WIDE = 2048  # columns above which a norm takes more warps
 TYPES = (torch.bfloat16, torch.float16, torch.float32)
 
 
@@ -28,11 +26,15 @@ def fits(dtype: torch.dtype, head_dim: int) -> bool:
 
 @triton.jit
 def _add_norm(
-    hidden, delta, weight, summed, normed, size, eps, ADDS: tl.constexpr, BLOCK: tl.constexpr,
+    hidden, delta, weight, summed, normed, size, eps,
+    ADDS: tl.constexpr, BLOCK: tl.constexpr, PDL: tl.constexpr,
 ):  # fmt: skip
+    precede(PDL)
     row, columns = tl.program_id(0).to(tl.int64), tl.arange(0, BLOCK)
     inside = columns < size
     at = row * size + columns
+    gain = tl.load(weight + columns, mask=inside, other=0.0).to(tl.float32)
+    follow_on(PDL)
     x = tl.load(hidden + at, mask=inside, other=0.0)
     if ADDS:
         x = (x.to(tl.float32) + tl.load(delta + at, mask=inside, other=0.0).to(tl.float32)).to(x.dtype)
@@ -40,19 +42,20 @@ def _add_norm(
     wide = x.to(tl.float32)
     scale = tl.rsqrt(tl.sum(wide * wide, 0) / size + eps)
     rounded = (wide * scale).to(x.dtype).to(tl.float32)
-    gain = tl.load(weight + columns, mask=inside, other=0.0).to(tl.float32)
     tl.store(normed + at, (rounded * gain).to(x.dtype), mask=inside)
 
 
 @triton.jit
 def _rotate_write(
     qkv, gains, table, positions, place, capacity, eps,
-    HEADS: tl.constexpr, KV: tl.constexpr, HALF: tl.constexpr, NORMS: tl.constexpr,
+    HEADS: tl.constexpr, KV: tl.constexpr, HALF: tl.constexpr, NORMS: tl.constexpr, PDL: tl.constexpr,
 ):  # fmt: skip
+    precede(PDL)
     row, head = tl.program_id(0).to(tl.int64), tl.program_id(1)
     low = tl.arange(0, HALF)
     high = low + HALF
     at = qkv + (row * tl.num_programs(1) + head) * 2 * HALF
+    follow_on(PDL)
     first, second = tl.load(at + low), tl.load(at + high)
     position = tl.load(positions + row)
     if head < HEADS + KV:
@@ -84,98 +87,17 @@ def _rotate_write(
 
 
 @triton.jit
-def _attend_chunk(
-    queries, row_stride, place, seen_low, seen_high, parts, capacity, chunks, scale,
-    GROUPED: tl.constexpr, DIM: tl.constexpr, ROWS: tl.constexpr, SPAN: tl.constexpr,
-):  # fmt: skip
-    row, head, chunk = tl.program_id(0).to(tl.int64), tl.program_id(1), tl.program_id(2)
-    kv_heads = tl.num_programs(1)
-    low, high = tl.load(seen_low + row), tl.load(seen_high + row)
-    start = chunk * SPAN
-    if (start < high) & (start + SPAN > low):
-        members, dims = tl.arange(0, ROWS), tl.arange(0, DIM)
-        mine = members[:, None] < GROUPED
-        query = tl.load(
-            queries + row * row_stride + (head * GROUPED + members[:, None]) * DIM + dims[None],
-            mask=mine, other=0.0,
-        )  # fmt: skip
-        columns = start + tl.arange(0, SPAN)
-        inside = (columns >= low) & (columns < high)
-        cells = (head.to(tl.int64) * capacity + columns[:, None]) * DIM + dims[None]
-        key = tl.load(place + cells, mask=inside[:, None], other=0.0)
-        scores = tl.dot(query, tl.trans(key), input_precision="ieee") * scale
-        scores = tl.where(inside[None], scores, -1e30)
-        best = tl.max(scores, 1)
-        shares = tl.where(inside[None], tl.exp(scores - best[:, None]), 0.0)
-        total = tl.sum(shares, 1)
-        behind = kv_heads.to(tl.int64) * capacity * DIM
-        value = tl.load(place + behind + cells, mask=inside[:, None], other=0.0)
-        found = tl.dot(shares.to(value.dtype), value, input_precision="ieee")
-        slot = ((row * kv_heads + head) * GROUPED + members) * chunks + chunk
-        own = members < GROUPED
-        tl.store(parts + slot[:, None] * (DIM + 2) + dims[None], found, mask=mine)
-        tl.store(parts + slot * (DIM + 2) + DIM, best, mask=own)
-        tl.store(parts + slot * (DIM + 2) + DIM + 1, total, mask=own)
-
-
-@triton.jit
-def _join_chunks(
-    parts, seen_low, seen_high, out,
-    CHUNKS: tl.constexpr, DIM: tl.constexpr, SPAN: tl.constexpr, BATCH: tl.constexpr,
-):  # fmt: skip
-    row, head, heads = tl.program_id(0).to(tl.int64), tl.program_id(1), tl.num_programs(1)
-    low, high = tl.load(seen_low + row), tl.load(seen_high + row)
-    dims = tl.arange(0, DIM)
-    base = parts + (row * heads + head) * CHUNKS * (DIM + 2)
-    best = tl.full([], -1e30, tl.float32)
-    total = tl.full([], 0.0, tl.float32)
-    found = tl.zeros([DIM], tl.float32)
-    for first in range(0, CHUNKS, BATCH):
-        chunk = first + tl.arange(0, BATCH)
-        real = (chunk * SPAN < high) & ((chunk + 1) * SPAN > low)
-        tops = tl.load(base + chunk * (DIM + 2) + DIM, mask=real, other=-1e30)
-        sums = tl.load(base + chunk * (DIM + 2) + DIM + 1, mask=real, other=0.0)
-        cells = base + chunk[:, None] * (DIM + 2) + dims[None]
-        rows = tl.load(cells, mask=real[:, None], other=0.0)
-        higher = tl.maximum(best, tl.max(tops, 0))
-        weights = tl.where(real, tl.exp(tops - higher), 0.0)
-        shrink = tl.exp(best - higher)
-        total = total * shrink + tl.sum(weights * sums, 0)
-        found = found * shrink + tl.sum(weights[:, None] * rows, 0)
-        best = higher
-    tl.store(out + (row * heads + head) * DIM + dims, (found / total).to(out.dtype.element_ty))
-
-
-@triton.jit
-def _gate(gate_up, out, size, BLOCK: tl.constexpr):
+def _gate(gate_up, out, size, BLOCK: tl.constexpr, PDL: tl.constexpr):
+    precede(PDL)
     row = tl.program_id(0).to(tl.int64)
     columns = tl.program_id(1) * BLOCK + tl.arange(0, BLOCK)
     inside = columns < size
+    follow_on(PDL)
     gate = tl.load(gate_up + row * 2 * size + columns, mask=inside, other=0.0)
     up = tl.load(gate_up + (row * 2 + 1) * size + columns, mask=inside, other=0.0)
     wide = gate.to(tl.float32)
     opened = (wide / (1.0 + tl.exp(-wide))).to(gate.dtype).to(tl.float32)
     tl.store(out + row * size + columns, (opened * up.to(tl.float32)).to(gate.dtype), mask=inside)
-
-
-def attend(queries: Tensor, place: Tensor, seen: Seen) -> Tensor:
-    """As `twin.attend`; heads and head_dim of the queries lie together, whatever is not seen is not read."""
-    rows, heads, dim = queries.shape
-    kv_heads, capacity = place.shape[0] // 2, place.shape[1]
-    if queries.stride()[1:] != (dim, 1):
-        queries = queries.contiguous()
-    chunks = -(-capacity // CHUNK)
-    parts = torch.empty((rows, heads, chunks, dim + 2), dtype=torch.float32, device=queries.device)
-    out = torch.empty((rows, heads * dim), dtype=queries.dtype, device=queries.device)
-    _attend_chunk[(rows, kv_heads, chunks)](
-        queries, queries.stride(0), place, seen.low, seen.high, parts, capacity, chunks, dim**-0.5,
-        GROUPED=heads // kv_heads, DIM=dim, ROWS=max(GROUP, triton.next_power_of_2(heads // kv_heads)),
-        SPAN=CHUNK,
-    )  # fmt: skip
-    _join_chunks[(rows, heads)](
-        parts, seen.low, seen.high, out, CHUNKS=chunks, DIM=dim, SPAN=CHUNK, BATCH=JOINED
-    )
-    return out
 
 
 class FusedOps:
@@ -206,7 +128,8 @@ class FusedOps:
         _rotate_write[(rows, all_heads)](
             qkv, qkv if qk_norm is None else qk_norm, stand.rotations, stand.positions, place,
             place.shape[1], stand.eps,
-            HEADS=heads, KV=self._kv_heads, HALF=dim // 2, NORMS=qk_norm is not None,
+            HEADS=heads, KV=self._kv_heads, HALF=dim // 2, NORMS=qk_norm is not None, num_warps=1,
+            **how(qkv.device),
         )  # fmt: skip
         return attend(qkv[:, :heads], place, stand.seen)
 
@@ -214,7 +137,9 @@ class FusedOps:
         """As in `LayerOps`."""
         rows, size = gate_up.shape[0], gate_up.shape[1] // 2
         out = gate_up.new_empty((rows, size))
-        _gate[(rows, triton.cdiv(size, GATED))](gate_up, out, size, BLOCK=GATED)
+        _gate[(rows, triton.cdiv(size, GATED))](
+            gate_up, out, size, BLOCK=GATED, **how(out.device)
+        )
         return out
 
     def _norm(
@@ -223,5 +148,6 @@ class FusedOps:
         rows, size = hidden.shape
         _add_norm[(rows,)](
             hidden, delta, weight, summed, normed, size, self._stand.eps,
-            ADDS=adds, BLOCK=triton.next_power_of_2(size),
+            ADDS=adds, BLOCK=triton.next_power_of_2(size), num_warps=8 if size > WIDE else 4,
+            **how(hidden.device),
         )  # fmt: skip

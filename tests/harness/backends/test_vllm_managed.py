@@ -36,8 +36,10 @@ def test_a_server_that_does_not_start_takes_the_others_down() -> None:
 
     @contextlib.contextmanager
     def good() -> Iterator[str]:
-        yield "a"
-        ended.append("a")
+        try:
+            yield "a"
+        finally:
+            ended.append("a")
 
     @contextlib.contextmanager
     def bad() -> Iterator[str]:

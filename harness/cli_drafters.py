@@ -36,6 +36,15 @@ def add_drafters(commands: argparse._SubParsersAction[Parser], guard: Callable[[
     summary.add_argument("report", type=Path, metavar="REPORT_DIR")
     summary.add_argument("--out", type=Path, metavar="FILE", help="write them here (default: print)")
     summary.set_defaults(run=_drafter_summary)
+    cross = actions.add_parser("crosscheck", help="acceptance of the same drafters here and in a server")
+    cross.add_argument(
+        "ours", type=Path, metavar="OUR_REPORT", help="run folder of an engine that tells its steps"
+    )
+    cross.add_argument(
+        "theirs", type=Path, metavar="SERVER_REPORT", help="run folder of servers, arms named alike"
+    )
+    cross.add_argument("--out", type=Path, metavar="FILE", help="write the figures here too, as JSON")
+    cross.set_defaults(run=_drafter_crosscheck)
     doctor = actions.add_parser("doctor", help="name what is broken in a drafter that loads and is only slow")
     add = doctor.add_argument
     add(
@@ -63,6 +72,22 @@ def _drafter_summary(options: argparse.Namespace) -> int:
         write_atomic(options.out, text)
         print(f"wrote {options.out}")
     return EXIT_OK
+
+
+def _drafter_crosscheck(options: argparse.Namespace) -> int:
+    import msgspec  # noqa: PLC0415
+
+    from harness.codec import canonical_json  # noqa: PLC0415
+    from harness.crosscheck import crosscheck, render  # noqa: PLC0415
+    from harness.oracle.stored import load_run  # noqa: PLC0415
+    from harness.storage import write_atomic  # noqa: PLC0415
+
+    found = crosscheck(load_run(options.ours), load_run(options.theirs))
+    print(render(found), end="")
+    if options.out is not None:
+        write_atomic(options.out, msgspec.json.format(canonical_json(found), indent=2) + b"\n")
+        print(f"wrote {options.out}")
+    return EXIT_VIOLATED if any(one.agree is False for one in found.drafters) else EXIT_OK
 
 
 def _drafter_doctor(options: argparse.Namespace) -> int:

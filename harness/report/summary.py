@@ -25,7 +25,7 @@ def drafter_summary(report: Report) -> dict[str, Any]:
         UsageError: there is no such arm, two have the same drafter, they draft different numbers of
             tokens, or the report does not tell acceptance on each set.
     """
-    arms = _trained(report)
+    arms = trained_arms(report)
     if not arms:
         raise UsageError(f"report {report.name}: no arm has a drafter with weights; nothing to summarise")
     longest = {name: max(len(one.survival) for one in _sets(arm)) for name, arm in arms.items()}
@@ -56,8 +56,12 @@ def drafter_summary(report: Report) -> dict[str, Any]:
     }
 
 
-def _trained(report: Report) -> dict[str, ArmResult]:
-    """Arms with a trained drafter, by the drafter's name."""
+def trained_arms(report: Report) -> dict[str, ArmResult]:
+    """Arms with a trained drafter, by the drafter's name, in the order of the plan.
+
+    Raises:
+        UsageError: two have the same drafter.
+    """
     found: dict[str, ArmResult] = {}
     arms = {arm.name: arm for arm in report.arms}
     for told in report.backends.values():

@@ -36,10 +36,11 @@ STOREYS = (
     {"protocols", "results"},
     {"nvml", "process_tree", "telemetry_summary"},
     {"tokenize", "environment", "telemetry", "folder", "stats", "measure", "load"},
-    {"audits", "server_audits", "drafter_detectors"},
+    {"audits", "server_audits", "drafter_detectors", "forced_acceptance"},
     {"backends", "oracle", "report"},
-    {"assemble", "compare"},
+    {"assemble", "compare", "crosscheck"},
     {"run"},
+    {"claims"},
     {"cli_drafters"},
     {"cli"},
 )

@@ -36,6 +36,14 @@ def add_drafters(commands: argparse._SubParsersAction[Parser], guard: Callable[[
     summary.add_argument("report", type=Path, metavar="REPORT_DIR")
     summary.add_argument("--out", type=Path, metavar="FILE", help="write them here (default: print)")
     summary.set_defaults(run=_drafter_summary)
+    measured = actions.add_parser("measured", help="write the figures of a report into the shipped cards")
+    measured.add_argument(
+        "report", type=Path, metavar="REPORT_DIR", help="as its path shall stand in the cards"
+    )
+    measured.add_argument(
+        "--folder", type=Path, action="append", help="a drafter that is not shipped; again for more"
+    )
+    measured.set_defaults(run=guard(_drafter_measured))
     cross = actions.add_parser("crosscheck", help="acceptance of the same drafters here and in a server")
     cross.add_argument(
         "ours", type=Path, metavar="OUR_REPORT", help="run folder of an engine that tells its steps"
@@ -71,6 +79,41 @@ def _drafter_summary(options: argparse.Namespace) -> int:
     else:
         write_atomic(options.out, text)
         print(f"wrote {options.out}")
+    return EXIT_OK
+
+
+def _drafter_measured(options: argparse.Namespace) -> int:
+    import hashlib  # noqa: PLC0415
+
+    import msgspec  # noqa: PLC0415
+
+    from harness.oracle.stored import load_run  # noqa: PLC0415
+    from harness.paths import RunFolder  # noqa: PLC0415
+    from harness.report.cards import card_figures  # noqa: PLC0415
+    from reference_mechanisms.drafters.card import Measured, read_card, with_measured, write_card  # noqa: PLC0415
+    from reference_mechanisms.drafters.shipped import shipped  # noqa: PLC0415
+
+    report = load_run(options.report).report
+    digest = hashlib.sha256(RunFolder(options.report).report_json.read_bytes()).hexdigest()
+    figures = card_figures(report, digest, options.report.as_posix())
+    folders = options.folder or [one.folder for one in shipped()]
+    cards = {
+        (card.drafter, card.target_sha256): (folder, card)
+        for folder in folders
+        for card in [read_card(folder)]
+    }
+    changed = []
+    for one in figures:
+        if (one.drafter, one.target_sha256) in cards:
+            folder, card = cards[one.drafter, one.target_sha256]
+            changed.append(
+                (folder, with_measured(card, msgspec.convert(one.measured, Measured), one.weights_sha256))
+            )
+    if not changed:
+        raise UsageError(f"no card is about a drafter and target of {options.report}; give its --folder")
+    for folder, card in changed:  # all of them fit: none is written alone
+        write_card(card, folder)
+        print(f"wrote {folder}: mean tau {card.measured[-1].mean}")
     return EXIT_OK
 
 

@@ -28,7 +28,7 @@ def drafter_summary(report: Report) -> dict[str, Any]:
     arms = trained_arms(report)
     if not arms:
         raise UsageError(f"report {report.name}: no arm has a drafter with weights; nothing to summarise")
-    longest = {name: max(len(one.survival) for one in _sets(arm)) for name, arm in arms.items()}
+    longest = {name: max(len(one.survival) for one in sets_of(arm)) for name, arm in arms.items()}
     if len(set(longest.values())) != 1:
         raise UsageError(f"report {report.name}: arms draft different numbers of tokens, {longest}")
     public = [drawn.name for drawn in report.sets if drawn.source != EMBEDDED]
@@ -40,11 +40,11 @@ def drafter_summary(report: Report) -> dict[str, Any]:
             name: _lengths(arm, public, "length_with_degenerate") for name, arm in arms.items()
         },
         "tau_embedded": {
-            name: {one.set_name: one.length for one in _sets(arm) if one.set_name in other}
+            name: {one.set_name: one.length for one in sets_of(arm) if one.set_name in other}
             for name, arm in arms.items()
         },
         "degenerate": {
-            name: {one.set_name: one.degenerate for one in _sets(arm)} for name, arm in arms.items()
+            name: {one.set_name: one.degenerate for one in sets_of(arm)} for name, arm in arms.items()
         },
         "prompts": {drawn.name: drawn.drawn for drawn in report.sets},
         "drafts": next(iter(longest.values())),
@@ -79,7 +79,12 @@ def trained_arms(report: Report) -> dict[str, ArmResult]:
     return dict(sorted(found.items(), key=lambda item: order.index(item[1].name)))
 
 
-def _sets(arm: ArmResult) -> Sequence[SetAcceptance]:
+def sets_of(arm: ArmResult) -> Sequence[SetAcceptance]:
+    """Acceptance of an arm on each set.
+
+    Raises:
+        UsageError: an old report does not tell it.
+    """
     if not arm.acceptance_by_set:
         raise UsageError(
             f"arm {arm.name}: its report does not tell acceptance on each set; run the plan again"
@@ -88,5 +93,5 @@ def _sets(arm: ArmResult) -> Sequence[SetAcceptance]:
 
 
 def _lengths(arm: ArmResult, sets: Sequence[str], field: str) -> dict[str, float | None]:
-    lengths = {one.set_name: getattr(one, field) for one in _sets(arm) if one.set_name in sets}
+    lengths = {one.set_name: getattr(one, field) for one in sets_of(arm) if one.set_name in sets}
     return {**lengths, "mean": macro_mean(list(lengths.values()))}

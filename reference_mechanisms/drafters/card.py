@@ -93,6 +93,7 @@ class Measured(_Record, frozen=True, kw_only=True):
     sets: dict[str, OnSet]
     mean: float | None  # over the public sets, each weighing the same
     embedded: tuple[str, ...] = ("embedded",)  # sets beside the mean
+    report_sha256: str | None = None  # of its report.json
 
 
 class Curve(_Record, frozen=True, kw_only=True):
@@ -136,6 +137,21 @@ def read_card(folder: Path) -> Card:
         if not (folder / curve.file).is_file():
             raise DrafterError(f"{path}: `curves` names {curve.file}, which is not in the folder")
     return card
+
+
+def with_measured(card: Card, found: Measured, weights_sha256: str) -> Card:
+    """The card with these figures; those of an earlier run of the same plan give way.
+
+    Raises:
+        DrafterError: other weights were measured than the card is about.
+    """
+    if weights_sha256 != card.stored.sha256:
+        raise DrafterError(
+            f"{card.drafter}: the report measured weights {weights_sha256[:12]}, the card is about "
+            f"{card.stored.sha256[:12]} (`stored.sha256`); measure the folder as it is"
+        )
+    kept = tuple(one for one in card.measured if one.plan != found.plan)
+    return msgspec.structs.replace(card, measured=(*kept, found))
 
 
 def write_card(card: Card, folder: Path) -> None:
@@ -199,9 +215,13 @@ def _measured(found: Measured) -> str:
         "tau counts tokens a verify step, the bonus token included; outputs that repeat themselves are left "
         f"out of it. Verdict of the oracle: {found.stock_verdict}{exact[found.self_exact]}. Measured on "
         f"{found.machine}, {found.date}, plan {found.plan} (`{found.plan_hash[:12]}`), report "
-        f"`{found.report}`:\n\n"
+        f"`{found.report}`{_digest(found.report_sha256)}:\n\n"
         f"```\n{found.command}\n```"
     )
+
+
+def _digest(sha256: str | None) -> str:
+    return "" if sha256 is None else f" (report.json sha256 `{sha256}`)"
 
 
 def _data(data: Data) -> str:

@@ -74,6 +74,7 @@ def build_parser() -> argparse.ArgumentParser:
     _add_schema(commands)
     _add_evals(commands)
     _add_weight12(commands)
+    _add_engine(commands)
     from harness.cli_drafters import add_drafters  # noqa: PLC0415 - it is this module's other half
 
     add_drafters(commands, _with_harness_errors)
@@ -318,6 +319,12 @@ def _add_evals(commands: argparse._SubParsersAction[_Parser]) -> None:
 
 def _add_weight12(commands: argparse._SubParsersAction[_Parser]) -> None:
     from reference_mechanisms.weight12.commands import register  # noqa: PLC0415
+
+    register(commands, _with_harness_errors)
+
+
+def _add_engine(commands: argparse._SubParsersAction[_Parser]) -> None:
+    from reference_mechanisms.engine.bench.command import register  # noqa: PLC0415
 
     register(commands, _with_harness_errors)
 

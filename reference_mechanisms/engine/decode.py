@@ -175,7 +175,8 @@ class Decoder:
         if drives:
             yield event
             if not live.done:
-                lane.begin(request.prompt, tapped, live.emitted[-1], self._limit(live))
+                ahead = live.hasher is None  # else each step's logits are wanted before the next
+                lane.begin(request.prompt, tapped, live.emitted[-1], self._limit(live), ahead=ahead)
             while not live.done:
                 lanes.hold(live)
                 checked = lane.step(cache.length(0))

@@ -1,8 +1,8 @@
 """Single requests on static steps: the programs of a decoder, and the host's side of them.
 
-A lane is a verify step, and where the drafter can run so too, the drafter's next draft behind it. Such
-a lane drives itself: the host starts both, waits for the verify step alone, and hands on its tokens while
-the draft is made. Any other drafter is asked on the host and its draft loaded into the step.
+A lane is a verify step, and where the drafter can run so too, the drafter's next draft behind it, as one
+program. Such a lane drives itself: the host starts a step before it has read the one in front, so the
+device never waits. Any other drafter is asked on the host and its draft loaded into the step.
 """
 
 from __future__ import annotations
@@ -17,6 +17,7 @@ from reference_mechanisms.drafters.protocol import DraftProgram, StaticDrafter
 from reference_mechanisms.engine.cache import KVCache
 from reference_mechanisms.engine.choices import NO_NUMBERS
 from reference_mechanisms.engine.graphs import Graphs, free_bytes, hold_fit
+from reference_mechanisms.engine.mail import Mail
 from reference_mechanisms.engine.static_step import Report, VerifyStep
 from reference_mechanisms.engine.target import Target
 from reference_mechanisms.errors import RequestError, TargetError
@@ -31,6 +32,7 @@ class Static(NamedTuple):
 
     rows: int  # of every verify step
     graphs: Graphs
+    ahead: int | None = None  # steps started before one is read, at most 1; None: 1 on CUDA, else 0
 
 
 class Checked(NamedTuple):
@@ -38,24 +40,26 @@ class Checked(NamedTuple):
 
     draft: tuple[int, ...]
     plain: list[int]  # argmax of each row
-    logits: Tensor  # [1 + drafted, vocabulary], until the next step
+    logits: Tensor  # [1 + drafted, vocabulary], until the next step starts
     tapped: Tensor  # [1 + drafted, taps x hidden], until the next step
 
 
 class Lane:
     """The programs of one kind of drafter; one request at a time."""
 
-    def __init__(self, step: VerifyStep, draft: DraftProgram | None, graphs: Graphs) -> None:
+    def __init__(self, step: VerifyStep, draft: DraftProgram | None, static: Static) -> None:
         """Record the programs; the cache may hold no sequence meanwhile."""
-        self._step, self._draft = step, draft
-        self._mail = _Mail(step.report)
+        self._step, self._draft, graphs = step, draft, static.graphs
+        self._mail = Mail(step.report)
+        self._most_ahead = int(step.report.is_cuda) if static.ahead is None else static.ahead
+        self._ahead = 0
         step.load((0,), 0, drafted=0, limit=0)
-        self._verify = graphs.program(step)
-        self._first = self._next = None
-        if draft is not None:
-            self._first, self._next = graphs.program(self._make_draft), graphs.program(self._absorb_and_draft)
+        self._first = None if draft is None else graphs.program(self._make_draft)
+        self._whole = graphs.program(step if draft is None else self._verify_and_draft)
 
-    def begin(self, prompt: Sequence[int], tapped: Tensor, anchor: int, limit: int) -> None:
+    def begin(
+        self, prompt: Sequence[int], tapped: Tensor, anchor: int, limit: int, *, ahead: bool = False
+    ) -> None:
         """Stand behind a prompt that the cache holds, to drive itself from here.
 
         Args:
@@ -63,8 +67,11 @@ class Lane:
             tapped: tapped hidden states of its positions, [positions, taps x hidden].
             anchor: the first token behind it.
             limit: most draft tokens that can be used.
+            ahead: start a step before the one in front of it is read; its logits are then lost.
         """
         drafts = 0 if self._draft is None else self._draft.drafts
+        self._mail.clear()
+        self._ahead = self._most_ahead if ahead else 0
         self._step.load((anchor,), len(prompt), drafted=min(drafts, limit), limit=limit)
         if self._draft is None or self._first is None:
             return
@@ -79,7 +86,7 @@ class Lane:
         self._first()
 
     def step(self, start: int) -> Checked:
-        """Verify the draft that the device holds; start on the next one.
+        """Verify the draft that the device holds, and make the next one.
 
         Args:
             start: position of the anchor, as the host knows it.
@@ -88,10 +95,9 @@ class Lane:
             ValueError: the device stands elsewhere.
             RequestError: a logit is not a number.
         """
-        self._verify()
-        self._mail.send()
-        if self._next is not None:
-            self._next()
+        while self._mail.waiting <= self._ahead:
+            self._whole()
+            self._mail.send()
         report = self._step.read(self._mail.receive())
         if report.start != start:
             raise ValueError(f"the device stands at position {report.start}, the host at {start}")
@@ -110,8 +116,9 @@ class Lane:
         """
         if len(token_ids) > self._step.rows:
             raise ValueError(f"a draft of {len(token_ids) - 1} in a step of {self._step.rows} rows")
+        self._mail.clear()
         self._step.load(token_ids, start, drafted=len(token_ids) - 1, limit=0)
-        self._verify()
+        self._whole()
         self._mail.send()
         return self._checked(self._step.read(self._mail.receive()))
 
@@ -127,8 +134,9 @@ class Lane:
         )
 
     @torch.inference_mode()
-    def _absorb_and_draft(self) -> None:
+    def _verify_and_draft(self) -> None:
         step = self._step
+        step()
         if self._draft is not None:
             self._draft.absorb(step.tapped, step.before + step.index, step.choices, step.accepted)
         self._make_draft()
@@ -229,25 +237,4 @@ class Lanes:
             taps=taps,
             kernels=self.kernels,
         )
-        return Lane(step, draft, self._static.graphs)
-
-
-class _Mail:
-    """Brings the report to the host while the device goes on."""
-
-    def __init__(self, report: Tensor) -> None:
-        self._report = report
-        self._event = torch.cuda.Event() if report.is_cuda else None  # type: ignore[no-untyped-call]
-        self._host = torch.zeros(report.shape, dtype=report.dtype, pin_memory=report.is_cuda)
-
-    @torch.inference_mode()
-    def send(self) -> None:
-        self._host.copy_(self._report, non_blocking=True)
-        if self._event is not None:
-            self._event.record()
-
-    def receive(self) -> list[int]:
-        if self._event is not None:
-            self._event.synchronize()
-        found: list[int] = self._host.tolist()
-        return found
+        return Lane(step, draft, self._static)

@@ -12,7 +12,6 @@ from collections.abc import Sequence
 from typing import NamedTuple
 
 import torch
-from torch import Tensor
 
 from reference_mechanisms.engine.cache import KVCache
 from reference_mechanisms.kernels.step.choice import Kernels
@@ -60,7 +59,7 @@ class VerifyStep:
         config, device = target.config, target.device
         self.rows = rows
 
-        # What the step works on and what it leaves. The host writes the state to begin, each step moves it on.
+        # What the step works on and what it leaves; the host writes the state to begin, steps move it on.
         self._turn = new_turn(1, rows, device)
         self.state, self.report = self._turn.state[0], self._turn.report[0]
         self.choices = self._turn.choices[0]

@@ -7,8 +7,10 @@ from collections.abc import Callable
 from typing import NamedTuple
 
 import torch
+from torch import Tensor
 
-from reference_mechanisms.kernels.step import settling, twin
+from reference_mechanisms.kernels.step import replaying, settling, twin
+from reference_mechanisms.kernels.step.replaying import Replay
 from reference_mechanisms.kernels.step.settling import Settle
 from reference_mechanisms.kernels.step.twin import Attend, Stand
 from reference_mechanisms.targets.layer_ops import LayerOps
@@ -24,9 +26,12 @@ class Kernels(NamedTuple):
     ops: Callable[[Stand], LayerOps]
     attend: Attend
     settle: Settle
+    keep: Callable[[Tensor, Tensor | None, Stand], None]  # `twin.keep`
+    best: Callable[[Tensor], Tensor]  # `twin.best`
+    replay: Replay
 
 
-TORCH = Kernels("torch", twin.torch_ops, twin.attend, settling.settle)
+TORCH = Kernels("torch", twin.torch_ops, twin.attend, settling.settle, twin.keep, twin.best, replaying.replay)
 
 
 def kernels_for(device: torch.device, dtype: torch.dtype, head_dim: int) -> Kernels:
@@ -39,4 +44,4 @@ def kernels_for(device: torch.device, dtype: torch.dtype, head_dim: int) -> Kern
         return TORCH
     if not fused.fits(dtype, head_dim):
         return TORCH
-    return Kernels("triton", fused.FusedOps, fused.attend, ends.settle)
+    return Kernels("triton", fused.FusedOps, fused.attend, ends.settle, fused.keep, ends.best, ends.replay)

@@ -5,6 +5,8 @@ Sums run in float32, and roundings are where the torch code has them (`targets/l
 
 from __future__ import annotations
 
+import itertools
+
 import torch
 import triton
 import triton.language as tl
@@ -47,14 +49,14 @@ def _add_norm(
 
 @triton.jit
 def _rotate_write(
-    qkv, gains, table, positions, place, capacity, eps,
+    rows, row_stride, layer_heads, gains, table, positions, place, place_stride, capacity, eps,
     HEADS: tl.constexpr, KV: tl.constexpr, HALF: tl.constexpr, NORMS: tl.constexpr, PDL: tl.constexpr,
 ):  # fmt: skip
     precede(PDL)
-    row, head = tl.program_id(0).to(tl.int64), tl.program_id(1)
+    row, head, layer = tl.program_id(0).to(tl.int64), tl.program_id(1), tl.program_id(2).to(tl.int64)
     low = tl.arange(0, HALF)
     high = low + HALF
-    at = qkv + (row * tl.num_programs(1) + head) * 2 * HALF
+    at = rows + row * row_stride + (layer * layer_heads + head) * 2 * HALF
     follow_on(PDL)
     first, second = tl.load(at + low), tl.load(at + high)
     position = tl.load(positions + row)
@@ -64,7 +66,7 @@ def _rotate_write(
             one, two = first.to(tl.float32), second.to(tl.float32)
             mean = (tl.sum(one * one, 0) + tl.sum(two * two, 0)) / (2 * HALF)
             scale = tl.rsqrt(mean + eps)
-            gain = gains + head * 2 * HALF
+            gain = gains + (layer * (HEADS + KV) + head) * 2 * HALF
             one, two = (one * scale).to(kind).to(tl.float32), (two * scale).to(kind).to(tl.float32)
             first = (one * tl.load(gain + low).to(tl.float32)).to(kind)
             second = (two * tl.load(gain + high).to(tl.float32)).to(kind)
@@ -81,7 +83,7 @@ def _rotate_write(
         tl.store(at + low, first)
         tl.store(at + high, second)
     else:
-        to = place + ((head - HEADS).to(tl.int64) * capacity + position) * 2 * HALF
+        to = place + layer * place_stride + ((head - HEADS).to(tl.int64) * capacity + position) * 2 * HALF
         tl.store(to + low, first)
         tl.store(to + high, second)
 
@@ -98,6 +100,20 @@ def _gate(gate_up, out, size, BLOCK: tl.constexpr, PDL: tl.constexpr):
     wide = gate.to(tl.float32)
     opened = (wide / (1.0 + tl.exp(-wide))).to(gate.dtype).to(tl.float32)
     tl.store(out + row * size + columns, (opened * up.to(tl.float32)).to(gate.dtype), mask=inside)
+
+
+def keep(rows: Tensor, norms: Tensor | None, stand: Stand) -> None:
+    """As `twin.keep`; the places of the layers lie at equal distances."""
+    count, layers, heads, dim = rows.shape
+    first = stand.places[0]
+    steps = {two.storage_offset() - one.storage_offset() for one, two in itertools.pairwise(stand.places)}
+    if len(steps) > 1:
+        raise ValueError(f"places of layers lie {sorted(steps)} numbers apart; give those of one cache")
+    _rotate_write[(count, heads, layers)](
+        rows, rows.stride(0), heads, rows if norms is None else norms, stand.rotations, stand.positions,
+        first, max(steps, default=0), first.shape[1], stand.eps,
+        HEADS=0, KV=heads // 2, HALF=dim // 2, NORMS=norms is not None, num_warps=1, **how(rows.device),
+    )  # fmt: skip
 
 
 class FusedOps:
@@ -125,9 +141,9 @@ class FusedOps:
         rows, all_heads, dim = qkv.shape
         stand = self._stand
         heads, place = all_heads - 2 * self._kv_heads, stand.places[layer]
-        _rotate_write[(rows, all_heads)](
-            qkv, qkv if qk_norm is None else qk_norm, stand.rotations, stand.positions, place,
-            place.shape[1], stand.eps,
+        _rotate_write[(rows, all_heads, 1)](
+            qkv, qkv.stride(0), all_heads, qkv if qk_norm is None else qk_norm, stand.rotations,
+            stand.positions, place, 0, place.shape[1], stand.eps,
             HEADS=heads, KV=self._kv_heads, HALF=dim // 2, NORMS=qk_norm is not None, num_warps=1,
             **how(qkv.device),
         )  # fmt: skip
@@ -137,9 +153,7 @@ class FusedOps:
         """As in `LayerOps`."""
         rows, size = gate_up.shape[0], gate_up.shape[1] // 2
         out = gate_up.new_empty((rows, size))
-        _gate[(rows, triton.cdiv(size, GATED))](
-            gate_up, out, size, BLOCK=GATED, **how(out.device)
-        )
+        _gate[(rows, triton.cdiv(size, GATED))](gate_up, out, size, BLOCK=GATED, **how(out.device))
         return out
 
     def _norm(

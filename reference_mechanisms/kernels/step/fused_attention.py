@@ -6,6 +6,9 @@ key head. What a row sees alone decides which chunks count for it, and within a 
 another: so a row is bitwise the same alone and among others.
 """
 
+# ruff: noqa: PLR0913, PLR0917, N803 - Triton's own language
+# mypy: allow-untyped-defs, allow-untyped-decorators
+
 from __future__ import annotations
 
 import torch

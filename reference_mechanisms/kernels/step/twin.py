@@ -13,7 +13,8 @@ import torch
 from torch import Tensor
 
 from reference_mechanisms.targets.attention import attend_rows
-from reference_mechanisms.targets.layer_ops import TorchOps
+from reference_mechanisms.targets.layer_ops import TorchOps, rms_norm
+from reference_mechanisms.targets.rope import rotate_
 
 
 class Seen(NamedTuple):
@@ -59,6 +60,29 @@ def write(place: Tensor, positions: Tensor, keys_and_values: Tensor) -> None:
         keys_and_values: [rows, 2 x kv_heads, head_dim].
     """
     place.index_copy_(1, positions, keys_and_values.transpose(0, 1))
+
+
+def keep(rows: Tensor, norms: Tensor | None, stand: Stand) -> None:
+    """Put keys and values of several layers into their caches, keys normed and rotated.
+
+    Args:
+        rows: [rows, layers, 2 x kv_heads, head_dim], keys before values; may be overwritten.
+        norms: weights [layers, kv_heads, head_dim] of the norm per key head, if there is one.
+        stand: where the rows stand; a place for each layer.
+    """
+    rotations = stand.rotations[stand.positions]
+    for layer, place in enumerate(stand.places):
+        both = rows[:, layer]
+        keys = both[:, : len(place) // 2]
+        if norms is not None:
+            keys.copy_(rms_norm(keys, norms[layer], stand.eps))
+        rotate_(keys, rotations)
+        write(place, stand.positions, both)
+
+
+def best(logits: Tensor) -> Tensor:
+    """The first of the largest of each row of [rows, columns], int64 [rows]."""
+    return logits.argmax(-1)
 
 
 def attend(queries: Tensor, place: Tensor, seen: Seen) -> Tensor:

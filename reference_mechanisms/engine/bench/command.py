@@ -1,0 +1,117 @@
+"""`specpilot-harness engine bench`: times of a dummy target's steps on this GPU, as JSON."""
+
+from __future__ import annotations
+
+import argparse
+import json
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, TypeVar
+
+if TYPE_CHECKING:
+    from reference_mechanisms.engine.bench.running import Load
+    from reference_mechanisms.engine.fitting import WeightFormat
+
+Parser = TypeVar("Parser", bound=argparse.ArgumentParser)
+Run = Callable[[argparse.Namespace], int]
+EXIT_OK, EXIT_FAILED = 0, 1
+SUMMARY = "summary.json"
+
+
+def register(subparsers: argparse._SubParsersAction[Parser], guard: Callable[[Run], Run]) -> None:
+    """Add the command `engine` to a command line; each sub-command sets `run`.
+
+    Args:
+        subparsers: of the command line.
+        guard: turns the errors of a command into those of the command line.
+    """
+    engine = subparsers.add_parser("engine", help="time the reference engine on this GPU")
+    commands = engine.add_subparsers(metavar="ACTION", required=True)
+    bench = commands.add_parser("bench", help="steps of a dummy target of published shape, batch 1")
+    bench.add_argument("--out", type=Path, required=True, metavar="DIR", help="where the times go")
+    bench.add_argument("--shape", default="Qwen3-8B", metavar="NAME", help="published shape of the target")
+    bench.add_argument("--weights", nargs="+", default=["weight12", "bf16"], choices=["weight12", "bf16"])
+    bench.add_argument("--drafts", type=int, default=15, metavar="K", help="0: autoregressive only")
+    bench.add_argument("--acceptance-length", type=float, default=6.5, metavar="TAU")
+    bench.add_argument("--prompt", type=int, default=128, metavar="TOKENS")
+    bench.add_argument("--output", type=int, default=400, metavar="TOKENS")
+    bench.add_argument("--requests", type=int, default=4, metavar="N")
+    bench.add_argument("--seed", type=int, default=0)
+    bench.set_defaults(run=guard(_bench))
+
+
+def _bench(options: argparse.Namespace) -> int:
+    import torch  # noqa: PLC0415 - commands load only what they need
+
+    from reference_mechanisms.engine.bench.running import Load  # noqa: PLC0415
+    from reference_mechanisms.errors import TargetError  # noqa: PLC0415
+
+    if not torch.cuda.is_available():
+        raise TargetError("engine bench needs a CUDA device")
+    load = Load(
+        prompt=options.prompt,
+        output=options.output,
+        requests=options.requests,
+        seed=options.seed,
+        acceptance_length=options.acceptance_length,
+    )
+    options.out.mkdir(parents=True, exist_ok=True)
+    summary: dict[str, Any] = {
+        "division": "system",
+        "shape": options.shape,
+        "device": torch.cuda.get_device_name(),
+        "torch": torch.__version__,
+        "load": {name: getattr(load, name) for name in load.__slots__},
+        "drafts": options.drafts,
+        "ar_step_ms": {},
+        "k15_step_ms" if options.drafts == 15 else f"k{options.drafts}_step_ms": {},
+        "exact_tokens": 0,
+        "logit_mismatches": 0,
+        "engines": {},
+    }
+    for weights in options.weights:
+        _measure(options.shape, weights, options.drafts, load, summary, options.out / SUMMARY)
+    return EXIT_FAILED if summary["logit_mismatches"] else EXIT_OK
+
+
+def _measure(
+    shape: str, weights: WeightFormat, drafts: int, load: Load, summary: dict[str, Any], path: Path
+) -> None:
+    """Both ways of decoding with one format of weights; `summary` is written after each."""
+    import torch  # noqa: PLC0415
+
+    from reference_mechanisms.engine.bench.engines import Sizes, dummy_drafter, dummy_target  # noqa: PLC0415
+    from reference_mechanisms.engine.bench.running import Bench  # noqa: PLC0415
+
+    sizes = Sizes(load.positions, drafts + 1)
+    _say(f"{shape} in {weights}: loading")
+    target = dummy_target(shape, weights, load.seed, sizes, torch.device("cuda"))
+    bench = Bench(target, load, _say)
+    _say(f"{shape} in {weights}: autoregressive")
+    found = bench.autoregressive()
+    summary["engines"][f"ar {weights}"] = found
+    summary["ar_step_ms"][weights] = found["step_ms"]
+    _write(summary, path)
+    if drafts:
+        _say(f"{shape} in {weights}: k = {drafts}, loading the drafter")
+        drafter = dummy_drafter(shape, target, weights, drafts, load.seed + 1)
+        found = bench.speculative(drafter, drafts)
+        summary["engines"][f"k{drafts} {weights}"] = found
+        name = "same_drafts" if weights == "weight12" else weights
+        summary[f"k{drafts}_step_ms"][name] = found["step_ms"]
+        summary["exact_tokens"] += found["exact_tokens"]
+        summary["logit_mismatches"] += found["requests_with_other_logits"]
+        _write(summary, path)
+    del bench, target
+    torch.cuda.empty_cache()
+
+
+def _write(summary: dict[str, Any], path: Path) -> None:
+    part = path.with_suffix(".part")
+    part.write_text(json.dumps(summary, indent=2) + "\n", encoding="utf-8")
+    part.replace(path)
+
+
+def _say(text: str) -> None:
+    print(text, file=sys.stderr, flush=True)

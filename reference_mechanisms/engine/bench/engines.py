@@ -1,0 +1,109 @@
+"""The engines that are timed: a dummy target of a published shape, and a dummy DFlash beside it."""
+
+from __future__ import annotations
+
+import json
+from importlib import resources
+from typing import Any, NamedTuple
+
+import torch
+from torch import Tensor
+
+from reference_mechanisms.drafters.dflash import BlockConfig
+from reference_mechanisms.drafters.fused_block import FusedDrafter, layer_sizes, take_weights
+from reference_mechanisms.drafters.layouts import parse_layout
+from reference_mechanisms.engine.fitting import (
+    BITS,
+    Needs,
+    WeightFormat,
+    hold_deployment,
+    layer_weights,
+    needs_of,
+)
+from reference_mechanisms.errors import DrafterError
+from reference_mechanisms.targets.dummy import DummyCheckpoint
+from reference_mechanisms.targets.llama import LlamaTarget
+from reference_mechanisms.targets.matrices import Matrices, Source
+from reference_mechanisms.targets.shapes import shape_config
+from reference_mechanisms.weight12.raw_matrices import RawMatrices
+from reference_mechanisms.weight12.target import PackedMatrices
+
+SUFFIX = "-dflash.json"
+DTYPE = torch.bfloat16
+
+
+class Sizes(NamedTuple):
+    """Of the requests that an engine serves."""
+
+    positions: int  # of a request, prompt and output
+    rows: int  # of a verify step
+
+
+def matrices_of(source: Source, weights: WeightFormat, device: torch.device) -> Matrices:
+    """Matrices of a checkpoint in a format; a row of their products is the same among any others."""
+    return PackedMatrices(source, device) if weights == "weight12" else RawMatrices(source, device)
+
+
+def dummy_target(
+    shape: str, weights: WeightFormat, seed: int, sizes: Sizes, device: torch.device
+) -> LlamaTarget:
+    """A target of a published shape with weights from a seed.
+
+    Raises:
+        TargetError: the shape is unknown, or the deployment does not fit the device.
+    """
+    config = shape_config(shape)
+    needs = needs_of(config, weights, positions=sizes.positions + 2 * sizes.rows, rows=sizes.rows)
+    hold_deployment(needs, device, f"{shape} in {weights}")
+    source = DummyCheckpoint(shape, seed, device)
+    with torch.inference_mode():
+        return LlamaTarget(config, source, DTYPE, device, matrices_of(source, weights, device))
+
+
+def drafter_config(shape: str) -> BlockConfig:
+    """The DFlash published for a target.
+
+    Raises:
+        DrafterError: none is known for this shape.
+    """
+    file = resources.files(__package__).joinpath("shapes", f"{shape}{SUFFIX}")
+    if not file.is_file():
+        raise DrafterError(f"no DFlash of known shape for {shape}")
+    raw: dict[str, Any] = json.loads(file.read_text())
+    found = parse_layout(raw, f"shape {shape}{SUFFIX}", ())
+    if not isinstance(found, BlockConfig):
+        raise DrafterError(f"shape {shape}{SUFFIX} is no DFlash")
+    return found
+
+
+def dummy_drafter(
+    shape: str, target: LlamaTarget, weights: WeightFormat, drafts: int, seed: int
+) -> FusedDrafter:
+    """A DFlash of the published shape for a target, with weights from a seed.
+
+    Raises:
+        DrafterError: none is known, or it makes no drafts of this length.
+        TargetError: it does not fit the device.
+    """
+    config, device = drafter_config(shape), target.device
+    if not 1 <= drafts <= config.drafts:
+        raise DrafterError(f"drafts is {drafts}; the blocks of this drafter give 1 to {config.drafts}")
+    hold_deployment(drafter_needs(config, weights), device, f"the DFlash of {shape} in {weights}")
+    source = DummyCheckpoint(f"{shape} DFlash", seed, device)
+    with torch.inference_mode():
+        found = take_weights(config, source, matrices_of(source, weights, device), DTYPE, device)
+
+    def head(rows: Tensor) -> Tensor:
+        return target.logits(rows)
+
+    return FusedDrafter(found, target.embed, head, drafts)
+
+
+def drafter_needs(config: BlockConfig, weights: WeightFormat) -> Needs:
+    """Bytes of a drafter; its cache and buffers are small beside the target's, and counted with those."""
+    sizes = layer_sizes(config)
+    context = sizes.layers * 2 * sizes.kv_heads * sizes.head_dim * sizes.hidden_size
+    join = len(config.taps) * config.target_hidden * sizes.hidden_size
+    numbers = sizes.layers * layer_weights(sizes) + context + join
+    kept = int(numbers * BITS[weights] / 8)
+    return Needs(weights=kept, cache=0, graphs=0, loading=12 * join)

@@ -1,0 +1,162 @@
+"""Decode requests on one engine, autoregressively and with replayed drafts; hold both to the same bits."""
+
+from __future__ import annotations
+
+import random
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import asdict, dataclass
+from typing import Any
+
+import torch
+
+from reference_mechanisms.drafters.calibration import NoDrafter
+from reference_mechanisms.drafters.protocol import Drafter, StaticDrafter
+from reference_mechanisms.drafters.replaying import ReplayedDrafter, draw_trace
+from reference_mechanisms.engine.bench.timing import Timed, decode_timed, middle
+from reference_mechanisms.engine.bench.waterfall import record, waterfall
+from reference_mechanisms.engine.decode import Decoder
+from reference_mechanisms.engine.graphs import Graphs
+from reference_mechanisms.engine.lanes import Lanes, Static
+from reference_mechanisms.errors import MechanismError
+from reference_mechanisms.request import Request, Sampling
+from reference_mechanisms.targets.llama import LlamaTarget
+
+PROFILED = 60  # tokens of a request that is profiled
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Load:
+    """What is decoded."""
+
+    prompt: int  # tokens
+    output: int
+    requests: int
+    seed: int
+    acceptance_length: float  # of replayed drafts
+
+    @property
+    def positions(self) -> int:
+        """Of a request."""
+        return self.prompt + self.output
+
+
+class Bench:
+    """One target and the requests it is timed on."""
+
+    def __init__(self, target: LlamaTarget, load: Load, say: Callable[[str], None]) -> None:
+        """Draw the prompts.
+
+        Args:
+            target: the model.
+            load: what to decode.
+            say: tells how far it is.
+        """
+        self._target, self._load, self._say = target, load, say
+        vocabulary = target.config.vocab_size
+        rng = random.Random(load.seed)  # noqa: S311 - no secret
+        self._prompts = [
+            tuple(rng.randrange(vocabulary) for _ in range(load.prompt)) for _ in range(load.requests)
+        ]
+        self._graphs = Graphs(target.device)
+        self._known: dict[int, Timed] = {}  # autoregressive, with its logits hashed
+
+    def autoregressive(self) -> dict[str, Any]:
+        """Steps of one row."""
+        lanes, decoder = self._engine(1)
+        drafter = NoDrafter()
+        lanes.driving((), None)
+        for number in range(self._load.requests):
+            self._known[number] = self._decoded(decoder, drafter, number, capture=True)
+        timed = [self._decoded(decoder, drafter, number) for number in range(self._load.requests)]
+        for number, one in enumerate(timed):
+            _hold_same(self._known[number].token_ids, one.token_ids, "started ahead", number)
+        return self._summed(timed) | {"waterfall": self._profiled(decoder, drafter)}
+
+    def speculative(self, inner: StaticDrafter, drafts: int) -> dict[str, Any]:
+        """Steps of 1 + `drafts` rows, accepted as traces say, their logits held against `autoregressive`."""
+        load = self._load
+        lanes, decoder = self._engine(drafts + 1)
+        steps = load.output + 2
+        drafter = ReplayedDrafter(inner, self._target.config.vocab_size, steps, self._target.device)
+        lanes.driving(drafter.taps, drafter)
+        wrong, timed = 0, []
+        for capture in (True, False):
+            for number in range(load.requests):
+                trace = draw_trace(load.acceptance_length, drafts, load.output, load.seed + number)
+                known = self._known[number]
+                self._record(drafter, number, trace)
+                one = self._decoded(decoder, drafter, number, capture=capture)
+                _hold_same(known.token_ids, one.token_ids, f"k = {drafts}", number)
+                if capture:
+                    wrong += one.logits_sha256 != known.logits_sha256
+                else:
+                    timed.append(one)
+        self._record(drafter, 0, draw_trace(load.acceptance_length, drafts, load.output, load.seed))
+        return self._summed(timed) | {
+            "exact_tokens": sum(len(one.token_ids) for one in self._known.values()),
+            "requests_with_other_logits": wrong,
+            "waterfall": self._profiled(decoder, drafter),
+        }
+
+    def _engine(self, rows: int) -> tuple[Lanes, Decoder]:
+        lanes = Lanes(self._target, self._load.positions, Static(rows, self._graphs))
+        return lanes, Decoder(self._target, (), _no_text, self._load.positions, lanes=lanes)
+
+    def _record(self, drafter: ReplayedDrafter, number: int, trace: Sequence[int]) -> None:
+        if drafter.made is None:
+            raise ValueError("the drafter's program is not recorded yet")
+        drafter.made.record((*self._prompts[number], *self._known[number].token_ids), trace)
+
+    def _decoded(
+        self,
+        decoder: Decoder,
+        drafter: Drafter,
+        number: int,
+        *,
+        capture: bool = False,
+        output: int | None = None,
+    ) -> Timed:
+        request = Request(
+            name=f"request {number}",
+            prompt=self._prompts[number],
+            sampling=Sampling(max_tokens=output or self._load.output),
+            capture_logits=capture,
+        )
+        return decode_timed(decoder, drafter, request, time.monotonic_ns)
+
+    def _profiled(self, decoder: Decoder, drafter: Drafter) -> dict[str, Any]:
+        output = min(PROFILED, self._load.output)
+        work = record(lambda: self._decoded(decoder, drafter, 0, output=output))
+        return asdict(waterfall(work))
+
+    def _summed(self, timed: Sequence[Timed]) -> dict[str, Any]:
+        found = {
+            "step_ms": round(middle(timed, lambda one: one.step_ms), 4),
+            "tokens_per_second": round(middle(timed, lambda one: one.tokens_per_second), 2),
+            "acceptance_length": round(middle(timed, lambda one: one.acceptance_length), 3),
+            "steps_ms": [round(one.step_ms, 4) for one in timed],
+            "peak_bytes": torch.cuda.max_memory_allocated() if self._target.device.type == "cuda" else None,
+        }
+        self._say(f"  step {found['step_ms']} ms, {found['tokens_per_second']} tokens/s")
+        return found
+
+
+def _no_text(ids: Sequence[int]) -> str:
+    """Tokens of dummy weights say nothing."""
+    del ids
+    return ""
+
+
+class OutputsDifferError(MechanismError):
+    """Two ways to decode the same request emitted different tokens."""
+
+
+def _hold_same(known: Sequence[int], found: Sequence[int], how: str, number: int) -> None:
+    if tuple(known) == tuple(found):
+        return
+    place = next((n for n, pair in enumerate(zip(known, found, strict=False)) if pair[0] != pair[1]), None)
+    raise OutputsDifferError(
+        f"request {number}, {how}: {len(found)} tokens, not the {len(known)} of autoregressive decoding; "
+        f"the first difference is at {place}"
+    )

@@ -1,0 +1,108 @@
+"""Does a deployment fit the device? Answered from its sizes, before anything is loaded."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Literal
+
+import torch
+
+from reference_mechanisms.engine.graphs import free_bytes
+from reference_mechanisms.errors import TargetError
+from reference_mechanisms.targets.config import LlamaConfig
+
+WeightFormat = Literal["bf16", "weight12"]
+
+BITS = {"bf16": 16.0, "weight12": 12.125}  # a weight
+PACKING = 12  # bytes a weight of the largest matrix, while it is packed
+ARRANGING = 4  # and while bf16 is put in the order of the kernels
+PARTS = 64  # positions of one part of an attention (`kernels.step.fused_attention`)
+LIBRARIES = 512 << 20  # CUDA context, modules and workspaces
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Needs:
+    """Bytes of a deployment on its device."""
+
+    weights: int
+    cache: int  # keys and values
+    graphs: int  # buffers of the recorded steps, and what libraries keep
+    loading: int  # beside the weights, while they are loaded
+
+    @property
+    def total(self) -> int:
+        """At the worst moment: buffers are recorded after loading has ended."""
+        return self.weights + max(self.loading, self.cache + self.graphs)
+
+    def __add__(self, other: Needs) -> Needs:
+        """Of two in one process, loaded one behind the other."""
+        return Needs(
+            weights=self.weights + other.weights,
+            cache=self.cache + other.cache,
+            graphs=self.graphs + other.graphs,
+            loading=max(self.loading, other.loading),
+        )
+
+
+def layer_weights(config: LlamaConfig) -> int:
+    """Numbers in the matrices of one decoder layer."""
+    attention = (2 * config.heads + 2 * config.kv_heads) * config.head_dim * config.hidden_size
+    return attention + 3 * config.hidden_size * config.intermediate_size
+
+
+def needs_of(config: LlamaConfig, weights: WeightFormat, *, positions: int, rows: int) -> Needs:
+    """What a dense target takes.
+
+    Args:
+        config: of the target.
+        weights: format of its matrices.
+        positions: of the cache, all requests together.
+        rows: of a step, all requests together.
+    """
+    table = config.vocab_size * config.hidden_size
+    # A tied head shares the packed table; in bf16 it is a copy in the order of the kernels.
+    tables = table if config.tied_head and weights == "weight12" else 2 * table
+    numbers = config.layers * layer_weights(config) + tables
+    norms = 2 * config.hidden_size + (config.heads + config.kv_heads) * config.head_dim * config.qk_norm
+    kept = int(numbers * BITS[weights] / 8) + 2 * (config.layers * norms + config.hidden_size)
+    cell = 2 * config.layers * 2 * config.kv_heads * config.head_dim
+    largest = max(table, 2 * config.hidden_size * config.intermediate_size)
+    return Needs(
+        weights=kept,
+        cache=positions * cell,
+        graphs=LIBRARIES + rows * _row_bytes(config, positions),
+        loading=largest * (PACKING if weights == "weight12" else ARRANGING),
+    )
+
+
+def hold_deployment(needs: Needs, device: torch.device, what: str) -> None:
+    """Refuse a deployment that does not fit a CUDA device, before it is loaded.
+
+    Raises:
+        TargetError: with the bytes of weights, cache and graphs, and what is free.
+    """
+    if device.type != "cuda":
+        return
+    check_fit(needs, free_bytes(device), what)
+
+
+def check_fit(needs: Needs, free: int, what: str) -> None:
+    """The same with the free bytes given.
+
+    Raises:
+        TargetError: as there.
+    """
+    if needs.total <= free:
+        return
+    raise TargetError(
+        f"{what} does not fit: weights take {needs.weights} bytes, the cache {needs.cache}, graphs "
+        f"{needs.graphs}, loading {needs.loading} for a while, {needs.total} at once, and {free} are free; "
+        "take weight12, a shorter context or a smaller target"
+    )
+
+
+def _row_bytes(config: LlamaConfig, positions: int) -> int:
+    """Of the buffers of one row of a step, each kept for itself."""
+    per_layer = 2 * (6 * config.hidden_size + 3 * config.intermediate_size)
+    attention = 4 * config.heads * (config.head_dim + 2) * -(-positions // PARTS)
+    return config.layers * (per_layer + attention) + 4 * config.vocab_size

@@ -1,0 +1,84 @@
+"""Published sizes of dense targets, as their config.json states them: for engines timed with dummy weights.
+
+Sources: config.json of Qwen/Qwen3-4B, Qwen/Qwen3-8B, Qwen/Qwen3-14B and meta-llama/Llama-3.1-8B.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from reference_mechanisms.errors import TargetError
+from reference_mechanisms.targets.config import LlamaConfig, parse_config
+
+_QWEN3: Mapping[str, Any] = {
+    "architectures": ["Qwen3ForCausalLM"],
+    "vocab_size": 151936,
+    "num_key_value_heads": 8,
+    "head_dim": 128,
+    "rms_norm_eps": 1e-6,
+    "rope_theta": 1000000.0,
+    "rope_scaling": None,
+    "max_position_embeddings": 40960,
+    "attention_bias": False,
+}
+SHAPES: Mapping[str, Mapping[str, Any]] = {
+    "Qwen3-4B": _QWEN3
+    | {
+        "hidden_size": 2560,
+        "intermediate_size": 9728,
+        "num_hidden_layers": 36,
+        "num_attention_heads": 32,
+        "tie_word_embeddings": True,
+    },
+    "Qwen3-8B": _QWEN3
+    | {
+        "hidden_size": 4096,
+        "intermediate_size": 12288,
+        "num_hidden_layers": 36,
+        "num_attention_heads": 32,
+        "tie_word_embeddings": False,
+    },
+    "Qwen3-14B": _QWEN3
+    | {
+        "hidden_size": 5120,
+        "intermediate_size": 17408,
+        "num_hidden_layers": 40,
+        "num_attention_heads": 40,
+        "tie_word_embeddings": False,
+    },
+    "Llama-3.1-8B": {
+        "architectures": ["LlamaForCausalLM"],
+        "vocab_size": 128256,
+        "hidden_size": 4096,
+        "intermediate_size": 14336,
+        "num_hidden_layers": 32,
+        "num_attention_heads": 32,
+        "num_key_value_heads": 8,
+        "head_dim": 128,
+        "rms_norm_eps": 1e-5,
+        "rope_theta": 500000.0,
+        "rope_scaling": {
+            "rope_type": "llama3",
+            "factor": 8.0,
+            "low_freq_factor": 1.0,
+            "high_freq_factor": 4.0,
+            "original_max_position_embeddings": 8192,
+        },
+        "max_position_embeddings": 131072,
+        "attention_bias": False,
+        "mlp_bias": False,
+        "tie_word_embeddings": False,
+    },
+}
+
+
+def shape_config(name: str) -> LlamaConfig:
+    """The sizes of a published target.
+
+    Raises:
+        TargetError: naming the known ones.
+    """
+    if name not in SHAPES:
+        raise TargetError(f"no shape {name!r} is known; take one of {', '.join(SHAPES)}")
+    return parse_config(SHAPES[name], f"shape {name}")

@@ -78,6 +78,9 @@ def build_parser() -> argparse.ArgumentParser:
     from harness.cli_drafters import add_drafters  # noqa: PLC0415 - it is this module's other half
 
     add_drafters(commands, _with_harness_errors)
+    from harness.claims.commands import register as register_claims  # noqa: PLC0415
+
+    register_claims(commands, _measured)
     return parser
 
 

@@ -11,7 +11,7 @@ from typing import Any
 from reference_mechanisms.errors import TargetError
 from reference_mechanisms.targets.config import LlamaConfig, parse_config
 
-_QWEN3: Mapping[str, Any] = {
+_QWEN3: dict[str, Any] = {
     "architectures": ["Qwen3ForCausalLM"],
     "vocab_size": 151936,
     "num_key_value_heads": 8,

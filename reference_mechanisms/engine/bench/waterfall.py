@@ -76,7 +76,7 @@ def waterfall(work: Sequence[Work]) -> Waterfall:
     Raises:
         ValueError: the record holds no whole step.
     """
-    steps = _steps(sorted(work, key=lambda one: one.start_us))
+    steps = _steps(sorted(work, key=lambda one: (one.start_us, one.end_us)))
     if not steps:
         raise ValueError("the profiler recorded no whole step; decode more tokens")
     made = [_summed(front, step) for front, step in steps]

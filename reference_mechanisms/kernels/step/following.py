@@ -6,7 +6,7 @@ anything. So each starts with memory that is complete, whatever overlaps, and a 
 hangs on no result (the weights of a matrix product) can begin that early.
 """
 
-# mypy: allow-untyped-defs, allow-untyped-decorators
+# mypy: allow-untyped-defs, allow-incomplete-defs, allow-untyped-decorators
 
 from __future__ import annotations
 

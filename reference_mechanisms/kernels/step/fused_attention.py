@@ -7,7 +7,7 @@ another: so a row is bitwise the same alone and among others.
 """
 
 # ruff: noqa: PLR0913, PLR0917, N803 - Triton's own language
-# mypy: allow-untyped-defs, allow-untyped-decorators
+# mypy: allow-untyped-defs, allow-incomplete-defs, allow-untyped-decorators
 
 from __future__ import annotations
 

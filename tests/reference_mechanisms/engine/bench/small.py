@@ -15,6 +15,7 @@ from reference_mechanisms.targets.matrices import PlainMatrices
 from reference_mechanisms.targets.rope import RopeScaling
 
 VOCAB, HIDDEN, LAYERS, TAPS, BLOCK = 97, 32, 4, (0, 2), 6
+DRAFTER = {"hidden": HIDDEN, "inner": 40, "heads": 4, "kv_heads": 2, "head_dim": 16}
 
 
 def config(**fields: object) -> LlamaConfig:
@@ -42,18 +43,20 @@ def target(device: torch.device, dtype: torch.dtype, **fields: object) -> LlamaT
     return LlamaTarget(config(**fields), source, dtype, device, PlainMatrices(source, dtype, device))
 
 
-def drafter_config(reaches: tuple[Reach, ...] = (Reach(), Reach())) -> BlockConfig:
-    sizes = Sizes(hidden=HIDDEN, inner=40, heads=4, kv_heads=2, head_dim=16, norm_eps=1e-6)
+def drafter_config(
+    reaches: tuple[Reach, ...] = (Reach(), Reach()), vocab: int = VOCAB, **fields: int
+) -> BlockConfig:
+    sizes = Sizes(norm_eps=1e-6, **(DRAFTER | fields))  # type: ignore[arg-type]
     return BlockConfig(
         sizes=sizes,
         reaches=reaches,
         rope=Rope(RopeScaling(20000.0)),
-        target_hidden=HIDDEN,
+        target_hidden=sizes.hidden,
         taps=TAPS,
         block=BLOCK,
         anchor_row=False,
         mask_token=5,
-        vocab_size=VOCAB,
+        vocab_size=vocab,
     )
 
 

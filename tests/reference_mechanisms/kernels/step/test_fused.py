@@ -17,7 +17,7 @@ DEVICE = torch.device("cuda" if torch.cuda.is_available() else "cpu")
 if DEVICE.type == "cpu":
     os.environ["TRITON_INTERPRET"] = "1"  # read when Triton and the kernels are loaded
 pytest.importorskip("triton", reason="no Triton here")
-from reference_mechanisms.kernels.step import fused  # noqa: E402
+from reference_mechanisms.kernels.step import fused, fused_attention  # noqa: E402
 
 pytestmark = [pytest.mark.gpu] if DEVICE.type == "cuda" else []
 # The interpreter knows no bfloat16.
@@ -50,17 +50,20 @@ def test_attention(dtype: torch.dtype, capacity: int) -> None:
         torch.tensor([0, 0, 3, 60, 70], device=DEVICE),
         torch.tensor([1, 64, 65, 130, capacity], device=DEVICE),
     )
-    close(fused.attend(queries, place, seen), twin.attend(queries.double(), place.double(), seen).to(dtype))
+    close(
+        fused_attention.attend(queries, place, seen),
+        twin.attend(queries.double(), place.double(), seen).to(dtype),
+    )
 
 
 def test_what_is_not_seen_is_not_read(dtype: torch.dtype) -> None:
     queries = normal(ROWS, HEADS, DIM).to(DEVICE, dtype)
     place = normal(2 * KV, 200, DIM, seed=1).to(DEVICE, dtype)
     seen = twin.Seen(torch.full((ROWS,), 5, device=DEVICE), torch.full((ROWS,), 90, device=DEVICE))
-    clean = fused.attend(queries, place, seen)
+    clean = fused_attention.attend(queries, place, seen)
     place[:, :5] = torch.nan
     place[:, 90:] = torch.nan
-    assert torch.equal(fused.attend(queries, place, seen), clean)
+    assert torch.equal(fused_attention.attend(queries, place, seen), clean)
 
 
 @pytest.fixture
@@ -84,10 +87,10 @@ def test_a_row_is_bitwise_the_same_alone(dtype: torch.dtype) -> None:
     bounds = twin.Seen(
         torch.zeros(ROWS, dtype=torch.int64, device=DEVICE), torch.tensor(POSITIONS, device=DEVICE)
     )
-    together = fused.attend(queries, place, bounds)
+    together = fused_attention.attend(queries, place, bounds)
     for row in range(ROWS):
         alone = twin.Seen(bounds.low[row : row + 1], bounds.high[row : row + 1])
-        assert torch.equal(fused.attend(queries[row : row + 1], place, alone)[0], together[row])
+        assert torch.equal(fused_attention.attend(queries[row : row + 1], place, alone)[0], together[row])
 
 
 @pytest.mark.parametrize("norms", [False, True], ids=["plain", "norm per head"])
@@ -109,3 +112,30 @@ def test_layer_operations(dtype: torch.dtype, norms: bool) -> None:
     assert torch.equal(summed, expected_sum)
     close(normed, expected)
     close(*(one.gate(normal(ROWS, 2 * 700, seed=7).to(DEVICE, dtype)) for one in ops))
+
+
+@pytest.mark.parametrize("norms", [False, True], ids=["plain", "norm per head"])
+def test_keys_and_values_of_several_layers_are_kept(dtype: torch.dtype, norms: bool) -> None:
+    positions, layers = torch.tensor(POSITIONS, device=DEVICE), 3
+    table = rotation_table(RopeScaling(10000.0), DIM, 200, dtype).to(DEVICE)
+    seen = twin.Seen(torch.zeros_like(positions), positions + 1)
+    caches = [normal(layers, 2 * KV, 200, DIM, seed=1).to(DEVICE, dtype) for _ in range(2)]
+    rows = normal(ROWS, layers, 2 * KV, DIM, seed=2).to(DEVICE, dtype)
+    gains = (1 + 0.1 * normal(layers, KV, DIM, seed=3)).to(DEVICE, dtype) if norms else None
+    for keep, cache in zip((fused.keep, twin.keep), caches, strict=True):
+        keep(rows.clone(), gains, twin.Stand(positions, seen, table, cache.unbind(0), 1e-5))
+    close(*caches)
+    untouched = torch.ones(200, dtype=torch.bool, device=DEVICE)
+    untouched[positions] = False
+    assert torch.equal(caches[0][:, :, untouched], caches[1][:, :, untouched])
+    values = caches[0][:, KV:, positions]
+    assert torch.equal(values, rows[:, :, KV:].permute(1, 2, 0, 3))
+
+
+def test_places_of_several_caches_are_refused(dtype: torch.dtype) -> None:
+    whole = normal(4 * 2 * KV, 200, DIM).to(DEVICE, dtype)
+    places = (whole[: 2 * KV], whole[2 * KV : 4 * KV], whole[6 * KV :])
+    positions = torch.tensor(POSITIONS, device=DEVICE)
+    stand = twin.Stand(positions, twin.Seen(positions, positions + 1), whole, places, 1e-5)
+    with pytest.raises(ValueError, match="give those of one cache"):
+        fused.keep(normal(ROWS, 3, 2 * KV, DIM).to(DEVICE, dtype), None, stand)

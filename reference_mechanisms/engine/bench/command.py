@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 import json
 import sys
+import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
@@ -93,6 +94,8 @@ def _measure(
     summary["engines"][f"ar {weights}"] = found
     summary["ar_step_ms"][weights] = found["step_ms"]
     _write(summary, path)
+    found["waterfall"] = bench.profiled()
+    _write(summary, path)
     if drafts:
         _say(f"{shape} in {weights}: k = {drafts}, loading the drafter")
         drafter = dummy_drafter(shape, target, weights, drafts, load.seed + 1)
@@ -102,6 +105,8 @@ def _measure(
         summary[f"k{drafts}_step_ms"][name] = found["step_ms"]
         summary["exact_tokens"] += found["exact_tokens"]
         summary["logit_mismatches"] += found["requests_with_other_logits"]
+        _write(summary, path)
+        found["waterfall"] = bench.profiled()
         _write(summary, path)
     del bench, target
     torch.cuda.empty_cache()
@@ -114,4 +119,4 @@ def _write(summary: dict[str, Any], path: Path) -> None:
 
 
 def _say(text: str) -> None:
-    print(text, file=sys.stderr, flush=True)
+    print(f"{time.strftime('%H:%M:%S')} {text}", file=sys.stderr, flush=True)

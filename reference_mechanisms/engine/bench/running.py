@@ -60,6 +60,7 @@ class Bench:
         ]
         self._graphs = Graphs(target.device)
         self._known: dict[int, Timed] = {}  # autoregressive, with its logits hashed
+        self._newest: tuple[Decoder, Drafter] | None = None  # what was timed last
 
     def autoregressive(self) -> dict[str, Any]:
         """Steps of one row."""
@@ -71,7 +72,8 @@ class Bench:
         timed = [self._decoded(decoder, drafter, number) for number in range(self._load.requests)]
         for number, one in enumerate(timed):
             _hold_same(self._known[number].token_ids, one.token_ids, "started ahead", number)
-        return self._summed(timed) | {"waterfall": self._profiled(decoder, drafter)}
+        self._newest = (decoder, drafter)
+        return self._summed(timed)
 
     def speculative(self, inner: StaticDrafter, drafts: int) -> dict[str, Any]:
         """Steps of 1 + `drafts` rows, accepted as traces say, their logits held against `autoregressive`."""
@@ -92,12 +94,23 @@ class Bench:
                     wrong += one.logits_sha256 != known.logits_sha256
                 else:
                     timed.append(one)
-        self._record(drafter, 0, draw_trace(load.acceptance_length, drafts, load.output, load.seed))
+        self._newest = (decoder, drafter)
         return self._summed(timed) | {
             "exact_tokens": sum(len(one.token_ids) for one in self._known.values()),
             "requests_with_other_logits": wrong,
-            "waterfall": self._profiled(decoder, drafter),
         }
+
+    def profiled(self) -> dict[str, Any]:
+        """The waterfall of what was timed last."""
+        if self._newest is None:
+            raise ValueError("nothing was timed yet")
+        decoder, drafter = self._newest
+        load = self._load
+        if isinstance(drafter, ReplayedDrafter) and drafter.made is not None:
+            trace = draw_trace(load.acceptance_length, drafter.made.drafts, load.output, load.seed)
+            self._record(drafter, 0, trace)
+        work = record(lambda: self._decoded(decoder, drafter, 0, output=min(PROFILED, load.output)))
+        return asdict(waterfall(work))
 
     def _engine(self, rows: int) -> tuple[Lanes, Decoder]:
         lanes = Lanes(self._target, self._load.positions, Static(rows, self._graphs))
@@ -124,11 +137,6 @@ class Bench:
             capture_logits=capture,
         )
         return decode_timed(decoder, drafter, request, time.monotonic_ns)
-
-    def _profiled(self, decoder: Decoder, drafter: Drafter) -> dict[str, Any]:
-        output = min(PROFILED, self._load.output)
-        work = record(lambda: self._decoded(decoder, drafter, 0, output=output))
-        return asdict(waterfall(work))
 
     def _summed(self, timed: Sequence[Timed]) -> dict[str, Any]:
         found = {

@@ -29,6 +29,7 @@ def bench(monkeypatch: pytest.MonkeyPatch) -> Bench:
 
 def test_replayed_drafts_are_accepted_as_their_traces_say(bench: Bench) -> None:
     assert bench.autoregressive()["acceptance_length"] == 1
+    assert bench.profiled()["steps"] == 1
     drafts = small.BLOCK - 1
     found = bench.speculative(small.drafter(bench._target), drafts)
     lengths = []

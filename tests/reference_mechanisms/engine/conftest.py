@@ -37,8 +37,12 @@ def hybrid_folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(
     scope="session",
-    params=[("tiny_folder", torch.float32), ("tiny_folder", torch.float64), ("hybrid_folder", torch.float32)],
-    ids=["float32", "float64", "hybrid"],
+    params=[
+        pytest.param(("tiny_folder", torch.float32), id="float32"),
+        # What is particular to float64 is in test_trained_drafters.py and test_static_steps.py.
+        pytest.param(("tiny_folder", torch.float64), id="float64", marks=pytest.mark.slow),
+        pytest.param(("hybrid_folder", torch.float32), id="hybrid"),
+    ],
 )
 def target(request: pytest.FixtureRequest) -> Target:
     folder, dtype = request.param

@@ -1,9 +1,11 @@
 from __future__ import annotations
 
 import dataclasses
+import functools
 import random
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
+from typing import NamedTuple
 
 import pytest
 import torch
@@ -93,11 +95,19 @@ def ends(events: Sequence[Event]) -> dict[int, Event]:
     return {event.slot: event for event in events if event.finish_reason}
 
 
+Recorded = dict[tuple[int, ...], tuple[int, ...]]
+
+
+def record(target: Target, batch: Sequence[Request]) -> Recorded:
+    found = decoder(target).continuation(batch)
+    return {request.prompt: output for request, output in zip(batch, found, strict=True)}
+
+
 def drafters(target: Target, batch: Sequence[Request]) -> dict[str, Drafter]:
-    recorded = {
-        request.prompt: output
-        for request, output in zip(batch, decoder(target).continuation(batch), strict=True)
-    }
+    return drafters_of(record(target, batch))
+
+
+def drafters_of(recorded: Recorded) -> dict[str, Drafter]:
     return {
         "ngram": NgramDrafter(7, 1, 3),
         "null": NullDrafter(5, recorded, VOCAB),
@@ -117,16 +127,34 @@ SAMPLINGS = {
 }
 
 
+class Reference(NamedTuple):
+    """What the target gives without drafts, at one way of sampling."""
+
+    alone: list[list[Event]]  # of each prompt decoded by itself
+    recorded: Recorded
+
+
+@pytest.fixture(scope="module")
+def reference(target: Target) -> Callable[[Sampling], Reference]:
+    """Decoded once for all drafters."""
+
+    @functools.cache
+    def of(sampling: Sampling) -> Reference:
+        batch = requests(sampling)
+        alone = [list(decoder(target).stream([request], NoDrafter())) for request in batch]
+        return Reference(alone, record(target, batch))
+
+    return of
+
+
 @pytest.mark.parametrize("sampling", SAMPLINGS.values(), ids=SAMPLINGS)
 @pytest.mark.parametrize("name", ["ngram", "null", "replay", "random"])
 def test_speculative_output_and_logits_are_bitwise_the_autoregressive_ones(
-    target: Target, sampling: Sampling, name: str
+    target: Target, reference: Callable[[Sampling], Reference], sampling: Sampling, name: str
 ) -> None:
     batch = requests(sampling)
-    alone = []
-    for request in batch:
-        alone += [list(decoder(target).stream([request], NoDrafter()))]
-    together = list(decoder(target).stream(batch, drafters(target, batch)[name]))
+    alone, recorded = reference(sampling)
+    together = list(decoder(target).stream(batch, drafters_of(recorded)[name]))
     last = ends(together)
     assert outputs(together, len(batch)) == [outputs(events, 1)[0] for events in alone]
     for slot, events in enumerate(alone):

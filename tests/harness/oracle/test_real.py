@@ -2,15 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from itertools import islice
 
 import msgspec
 import pytest
-import torch
 
 from harness.models import resolve_model
-from harness.oracle.session import open_stock, run_oracle
+from harness.oracle.session import calibration_ids, judge_against, open_stock, stock_baseline
 from harness.plan import Deployment, Job, ModelSpec, OracleSpec
 from harness.progress import SilentReporter
 from harness.records import PromptLine, Sampling
@@ -20,14 +18,7 @@ from tests.harness.oracle.stock import job, response
 
 TEXTS = ("Write a haiku about tea.", "What is 17 * 23?")
 HELD_OUT = ("Name three rivers in France.", "def fibonacci(n):")
-
-
-@pytest.fixture(autouse=True)
-def two_threads() -> Iterator[None]:
-    before = torch.get_num_threads()
-    torch.set_num_threads(2)
-    yield
-    torch.set_num_threads(before)
+TOKENS = 8
 
 
 def real_job() -> Job:
@@ -38,8 +29,8 @@ def real_job() -> Job:
         device="cpu",
         context_length=256,
     )
-    oracle = OracleSpec(calibration_prompts=2, calibration_tokens=12)
-    return msgspec.structs.replace(job(Sampling(max_tokens=12), oracle=oracle), deployment=deployment)
+    oracle = OracleSpec(calibration_prompts=2, calibration_tokens=TOKENS)
+    return msgspec.structs.replace(job(Sampling(max_tokens=TOKENS), oracle=oracle), deployment=deployment)
 
 
 @pytest.mark.model
@@ -48,17 +39,18 @@ def test_in_float32_stock_tells_its_two_best_tokens_apart_and_one_swap_is_caught
     tokenizer = PromptTokenizer(resolve_model(run.deployment.target).path)
     stock = open_stock(run)
     lines = [PromptLine(prompt=p, token_ids=tokenizer.encode(p)) for p in prompts(TEXTS, "own")]
-    taken = [list(islice(stock.scorer.greedy(line.token_ids), 12)) for line in lines]
+    taken = [list(islice(stock.scorer.greedy(line.token_ids), TOKENS)) for line in lines]
     responses = [
         response([token for token, _ in steps], arm=arm, prompt=line.prompt.prompt_id)
         for line, steps in zip(lines, taken, strict=True)
         for arm in ("ar", "stock")
     ]
 
+    held_out = calibration_ids(run, lines, prompts(HELD_OUT, "held-out"), tokenizer)
+    baseline = stock_baseline(run, held_out, stock, SilentReporter())
+
     def judged() -> str:
-        found = run_oracle(
-            run, lines, responses, prompts(HELD_OUT, "held-out"), tokenizer, SilentReporter(), stock
-        ).overall
+        found = judge_against(run, lines, responses, baseline, tokenizer, stock, SilentReporter()).overall
         assert found.margin is not None
         assert 0.0 < found.margin.value < 1e-2
         assert found.margin.blind_share <= 0.02

@@ -16,6 +16,7 @@ from harness.report.html import render_html
 from harness.report.markdown import escape, render_markdown
 from harness.results import Report
 from tests.harness.report import build
+from tests.harness.report.pages import rendered
 
 REPORTS = [build.report, build.invalid, build.violated, build.near_tie, build.distribution]
 FOLDER = RunFolder(Path("x"))
@@ -34,7 +35,7 @@ def html_rows(text: str) -> set[tuple[str, ...]]:
 @pytest.mark.parametrize("make", REPORTS)
 def test_every_row_of_every_table_is_in_markdown_and_html(make: Callable[[], Report]) -> None:
     report = make()
-    markdown, page = markdown_rows(render_markdown(report)), html_rows(render_html(report))
+    markdown, page = markdown_rows(render_markdown(report)), html_rows(rendered(make))
     found = report.losslessness
     assert found is not None
     every = [
@@ -74,7 +75,7 @@ def test_headline_and_statement_are_the_same_on_the_terminal(make: Callable[[], 
     assert {tuple(row.values()) for row in tables.headline(report)} <= rows
     assert tuple(tables.headline(report)[0]) in rows
     assert tables.statement(report) in terminal
-    assert tables.statement(report) in unescape(render_html(report))
+    assert tables.statement(report) in unescape(rendered(make))
     assert tables.statement(report) in render_markdown(report)
 
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import functools
 import os
 import re
 import subprocess
@@ -16,14 +15,10 @@ from harness.report import tables
 from harness.report.html import render_html
 from harness.results import Report
 from tests.harness.report import build
+from tests.harness.report.pages import rendered
 
 VOID = {"meta", "br", "hr", "img", "input", "link"}
 REPORTS = [build.report, build.invalid, build.violated, build.near_tie, build.distribution, build.hostile]
-
-
-@functools.cache
-def rendered(make: Callable[[], Report]) -> str:
-    return render_html(make())
 
 
 class Page(HTMLParser):
@@ -94,7 +89,7 @@ def test_ids_are_unique_and_every_reference_inside_the_page_is_met(make: Callabl
 
 def test_the_reader_in_a_hurry_meets_banner_statement_table_and_plots_in_this_order() -> None:
     report = build.report()
-    text, found = render_html(report), report.losslessness
+    text, found = rendered(build.report), report.losslessness
     assert found is not None
     places = [
         text.index(part)

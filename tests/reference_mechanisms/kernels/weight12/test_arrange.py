@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from typing import Any, NamedTuple
 
 import numpy as np
+import numpy.typing as npt
 import pytest
 import torch
 from torch import Tensor
@@ -23,11 +25,26 @@ def tensor(bits: samples.Bits) -> Tensor:
     return torch.from_numpy(bits.copy()).view(torch.bfloat16)
 
 
-def packed_weight(arranged: Arranged, strip: int, tile: int, row: int, column: int) -> int:
+class Bytes(NamedTuple):
+    """An arranged matrix as a lane reads it: bytes, no tensors."""
+
+    units: list[list[bytes]]  # of strip and tile
+    numbers: npt.NDArray[Any] | None
+    palettes: npt.NDArray[Any] | None
+    highs: npt.NDArray[Any] | None
+
+
+def bytes_of(arranged: Arranged) -> Bytes:
+    units = [[tile.tobytes() for tile in strip] for strip in arranged.units.numpy()]
+    others = (arranged.numbers, arranged.palettes, arranged.highs)
+    return Bytes(units, *(None if one is None else one.numpy() for one in others))
+
+
+def packed_weight(arranged: Bytes, strip: int, tile: int, row: int, column: int) -> int:
     """The pattern that the lane which owns (row, column) of a unit decodes."""
     assert arranged.numbers is not None
     assert arranged.palettes is not None
-    unit = arranged.units[strip, tile].numpy().tobytes()
+    unit = arranged.units[strip][tile]
     piece, half, g = row // 16, row // 8 % 2, row % 8
     t, inside = column // 16, column % 16
     lane, start = 4 * g + t, piece * 3 * PLANE
@@ -44,8 +61,8 @@ def packed_weight(arranged: Arranged, strip: int, tile: int, row: int, column: i
     return sign << 15 | int(arranged.palettes[number, word >> 4 * i & 7]) << 8 | low
 
 
-def raw_weight(arranged: Arranged, strip: int, tile: int, row: int, column: int) -> int:
-    unit = arranged.units[strip, tile].numpy().tobytes()
+def raw_weight(arranged: Bytes, strip: int, tile: int, row: int, column: int) -> int:
+    unit = arranged.units[strip][tile]
     piece, half, g = row // 16, row // 8 % 2, row % 8
     t, inside = column // 16, column % 16
     at = (piece * 4 + 2 * half + inside // 8) * PLANE + 16 * (4 * g + t) + 2 * (inside % 8)
@@ -54,11 +71,11 @@ def raw_weight(arranged: Arranged, strip: int, tile: int, row: int, column: int)
 
 def read_back(arranged: Arranged) -> samples.Bits:
     """Every weight [rows, columns], each found by its row and column."""
-    find = raw_weight if arranged.raw else packed_weight
+    find, lanes = raw_weight if arranged.raw else packed_weight, bytes_of(arranged)
     out = np.zeros((arranged.rows, arranged.columns), np.uint16)
     for row in range(arranged.rows):
         for column in range(arranged.columns):
-            out[row, column] = find(arranged, row // STRIP, column // TILE, row % STRIP, column % TILE)
+            out[row, column] = find(lanes, row // STRIP, column // TILE, row % STRIP, column % TILE)
     return out
 
 

@@ -55,13 +55,21 @@ def scale(matrix: Tensor, bits: Bits, inputs: Tensor | None = None) -> Scaled:
     group = group_of(wide.shape[1])
     if group is None:
         raise ValueError(f"{wide.shape[1]} columns cannot be stored in 4 bits")
-    found = _nearest(wide, group) if inputs is None else _making_good(wide, inputs, group)
+    found = nearest(wide, group) if inputs is None else _making_good(wide, inputs, group)
     nibbles = (found[0] + NIBBLE_ZERO).to(torch.uint8)
     return Scaled(nibbles[:, 0::2] | nibbles[:, 1::2] << 4, found[1])
 
 
-def _nearest(matrix: Tensor, group: int) -> tuple[Tensor, Tensor]:
-    """Integers [rows, columns] and scales [rows, groups]."""
+def nearest(matrix: Tensor, group: int) -> tuple[Tensor, Tensor]:
+    """Round to 4-bit integers, each to the nearest, in the type of the matrix and where it lies.
+
+    Args:
+        matrix: [rows, columns], float32 or float64.
+        group: columns that share a scale; divides them.
+
+    Returns:
+        Integers [rows, columns] in -`NIBBLE_LIMIT`..`NIBBLE_LIMIT`, and scales [rows, groups].
+    """
     groups = matrix.view(len(matrix), -1, group)
     scales = _as_stored(_best_scales(groups, torch.ones_like(groups[0])))
     return _rounded(groups, scales[..., None], NIBBLE_LIMIT).flatten(-2), scales
@@ -93,7 +101,7 @@ def _best_scales(groups: Tensor, weights: Tensor) -> Tensor:
     largest = groups.abs().amax(-1)
     best, least = torch.zeros_like(largest), torch.full_like(largest, torch.inf)
     for cut in CUTS:
-        tried = _as_stored(cut * largest / NIBBLE_LIMIT).double()
+        tried = _as_stored(cut * largest / NIBBLE_LIMIT).to(groups.dtype)
         errors = _rounded(groups, tried[..., None], NIBBLE_LIMIT) * tried[..., None] - groups
         loss = (errors.square() * weights).sum(-1)
         best, least = torch.where(loss < least, tried, best), torch.minimum(loss, least)
@@ -110,7 +118,7 @@ def restore(scaled: Scaled, dtype: torch.dtype) -> Tensor:
 
 
 def _rounded(values: Tensor, scales: Tensor, limit: int) -> Tensor:
-    wide = scales.double()
+    wide = scales.to(values.dtype)
     return (values / torch.where(wide > 0, wide, 1.0)).round().clamp(-limit, limit)
 
 

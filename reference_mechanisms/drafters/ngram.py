@@ -30,6 +30,14 @@ class NgramDrafter:
         """What followed the longest match; nothing where nothing matches."""
         return [self._one(self._texts[slot], emitted, limit) for slot, emitted, limit in wanted]
 
+    def mark(self, slot: int) -> None:
+        """As in `protocol.RevocableDrafter`."""
+        self._texts[slot].mark()
+
+    def rewind(self, slot: int) -> None:
+        """As in `protocol.RevocableDrafter`."""
+        self._texts[slot].rewind()
+
     def _one(self, text: _Text, emitted: Sequence[int], limit: int) -> Proposal:
         text.extend(emitted[text.emitted :])
         after = text.after_last_match()
@@ -46,6 +54,8 @@ class _Text:
         self._prompt: int | None = None
         self._sizes = sizes
         self._seen: dict[tuple[int, ...], int] = {}
+        self._mark: int | None = None  # tokens
+        self._before: list[tuple[tuple[int, ...], int | None]] = []  # what the index said, since the mark
 
     @property
     def emitted(self) -> int:
@@ -58,10 +68,29 @@ class _Text:
             end = len(self.ids)  # what is about to lie behind the n-grams that end here
             for size in self._sizes:
                 if size <= end:
-                    self._seen[tuple(self.ids[end - size : end])] = end
+                    gram = tuple(self.ids[end - size : end])
+                    if self._mark is not None:
+                        self._before.append((gram, self._seen.get(gram)))
+                    self._seen[gram] = end
             self.ids.append(token)
         if self._prompt is None:
             self._prompt = len(self.ids)
+
+    def mark(self) -> None:
+        """Remember this length and the index of it."""
+        self._mark = len(self.ids)
+        self._before.clear()
+
+    def rewind(self) -> None:
+        """Cut back to the mark."""
+        del self.ids[self._mark :]
+        for gram, place in reversed(self._before):
+            if place is None:
+                del self._seen[gram]
+            else:
+                self._seen[gram] = place
+        self._mark = None
+        self._before.clear()
 
     def after_last_match(self) -> int | None:
         """Index of the token that followed the last earlier occurrence of the longest newest n-gram."""

@@ -64,6 +64,19 @@ class ContextDrafter(Drafter, Protocol):
         ...
 
 
+@runtime_checkable
+class RevocableDrafter(Drafter, Protocol):
+    """A drafter that remembers what it was told, and can forget it again."""
+
+    def mark(self, slot: int) -> None:
+        """What is told of a request from here on may be taken back; it has just been drafted for."""
+        ...
+
+    def rewind(self, slot: int) -> None:
+        """Forget what was told since `mark`."""
+        ...
+
+
 class DraftProgram(Protocol):
     """A drafter of one request as a device program: fixed shapes, and no question to the host."""
 

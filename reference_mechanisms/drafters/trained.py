@@ -119,6 +119,16 @@ class TrainedDrafter(ABC):
         """Positions of a request were committed; [rows, taps x target hidden]."""
         self._slots[slot].pending.append(taps)
 
+    def mark(self, slot: int) -> None:
+        """As in `protocol.RevocableDrafter`."""
+        self._slots[slot].context.mark(0)
+
+    def rewind(self, slot: int) -> None:
+        """As in `protocol.RevocableDrafter`."""
+        one = self._slots[slot]
+        one.pending.clear()
+        one.context.rewind(0, 0)
+
     @torch.inference_mode()
     def propose(self, wanted: Sequence[Wanted]) -> list[Proposal]:
         """One proposal for each, in order."""

@@ -7,11 +7,19 @@ undoing rejected draft tokens costs nothing: the length simply does not move ove
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import NamedTuple
 
 import torch
 from torch import Tensor
 
 from reference_mechanisms.verification.walking import compact
+
+
+class Window(NamedTuple):
+    """What a row sees of a cache that is not read whole."""
+
+    sinks: int  # first positions
+    recent: int  # last positions, its own among them
 
 
 class KVCache:
@@ -28,9 +36,11 @@ class KVCache:
         bucket: int,  # attention reads whole buckets of positions
         dtype: torch.dtype,
         device: torch.device,
+        window: Window | None = None,  # None: every row sees all positions before it
     ) -> None:
         """Allocate everything. Zeros, because attention multiplies masked values by 0, and 0 x NaN is NaN."""
         self.slots, self.dtype, self.device = slots, dtype, device
+        self.seen = window
         self.bucket = bucket
         self.capacity = -(-capacity // bucket) * bucket
         self._kv_heads = kv_heads
@@ -39,6 +49,7 @@ class KVCache:
             (layers, slots, 2 * kv_heads, self.capacity, head_dim), dtype=dtype, device=device
         )
         self._lengths = [0] * slots
+        self._marks: dict[int, int] = {}
 
     def length(self, slot: int) -> int:
         """Committed positions of a slot."""
@@ -47,6 +58,7 @@ class KVCache:
     def clear(self, slot: int) -> None:
         """Begin a new sequence; what the slot held stays in the buffer, unseen."""
         self._lengths[slot] = 0
+        self._marks.pop(slot, None)
 
     def commit(self, slot: int, kept: int) -> None:
         """Keep the first `kept` rows that were written behind the length."""
@@ -54,6 +66,21 @@ class KVCache:
         if kept < 0 or length > self.capacity:
             raise ValueError(f"cannot keep {kept} rows: {length} positions in a cache of {self.capacity}")
         self._lengths[slot] = length
+
+    def mark(self, slot: int) -> None:
+        """What is committed from here on may be taken back."""
+        self._marks[slot] = self._lengths[slot]
+
+    def rewind(self, slot: int, kept: int) -> None:
+        """Take back all but the first `kept` rows that were committed since `mark`; the mark is gone.
+
+        Raises:
+            ValueError: there is no mark, or there are not so many rows.
+        """
+        mark = self._marks.pop(slot, None)
+        if mark is None or not 0 <= kept <= self._lengths[slot] - mark:
+            raise ValueError(f"slot {slot}: cannot go back to {kept} rows behind the mark, which is {mark}")
+        self._lengths[slot] = mark + kept
 
     def gather(self, slot: int, path: Sequence[int]) -> None:
         """Move rows that were written behind the length together: row path[j] becomes row j.
@@ -79,6 +106,17 @@ class KVCache:
         if start < 0 or start + count > self.capacity:
             raise ValueError(f"positions {start}..{start + count} lie outside a cache of {self.capacity}")
         return self._data[:, slot, :, start : start + count].unbind(0)
+
+    def read(self, layer: int, slot: int, places: Tensor) -> tuple[Tensor, Tensor]:
+        """A copy of the keys and of the values at some positions, each [kv_heads, positions, head_dim].
+
+        Args:
+            layer: of the target.
+            slot: of the cache.
+            places: positions, int64.
+        """
+        found = self._data[layer, slot].index_select(1, places)
+        return found[: self._kv_heads], found[self._kv_heads :]
 
     def visible(self, slot: int, end: int, rows: int) -> tuple[tuple[Tensor, ...], tuple[Tensor, ...], int]:
         """Keys and values that hold positions before `end`, once for each of `rows` rows, without a copy.

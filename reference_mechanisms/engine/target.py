@@ -64,6 +64,18 @@ class Cache(Protocol):
         ...
 
 
+class RewindableCache(Cache, Protocol):
+    """A cache that can take back what was committed; see `cache.KVCache`, `hybrid_cache.HybridCache`."""
+
+    def mark(self, slot: int) -> None:
+        """What is committed from here on may be taken back."""
+        ...
+
+    def rewind(self, slot: int, kept: int) -> None:
+        """Take back all but the first `kept` rows that were committed since `mark`; the mark is gone."""
+        ...
+
+
 class Target(Protocol):
     """A model on one device; sequences live in its caches."""
 

@@ -6,6 +6,8 @@ gated attention (arXiv 2505.06708). Norm weights but the output norm's are store
 
 from __future__ import annotations
 
+import copy
+import dataclasses
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import NamedTuple
@@ -14,7 +16,7 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-from reference_mechanisms.engine.cache import KVCache
+from reference_mechanisms.engine.cache import KVCache, Window
 from reference_mechanisms.engine.rows import Rows
 from reference_mechanisms.engine.target import Forward
 from reference_mechanisms.errors import TargetError
@@ -22,7 +24,7 @@ from reference_mechanisms.targets.checkpoint import Checkpoint
 from reference_mechanisms.targets.gated_delta import DeltaInputs, DeltaMixer, DeltaSizes, DeltaWeights
 from reference_mechanisms.targets.hybrid_cache import HybridCache
 from reference_mechanisms.targets.hybrid_config import HybridConfig, read_hybrid_config
-from reference_mechanisms.targets.llama import HEAD, KEY_BUCKET, RECOMPUTED
+from reference_mechanisms.targets.llama import HEAD, KEY_BUCKET, RECOMPUTED, check_exit
 from reference_mechanisms.targets.matrices import Linear, Matrices, PlainMatrices, Source
 from reference_mechanisms.targets.rope import rotate_, rotation_table
 from reference_mechanisms.targets.tree_attention import attention_of
@@ -103,12 +105,31 @@ class HybridTarget:
         else:
             self._head = self._matrices.linear([(HEAD, config.vocab_size)], config.hidden_size, None)
         checkpoint.refuse_unused(RECOMPUTED, config.layout.others)
+        self._window: Window | None = None
         self._rotations = torch.empty(0)  # of every position of the largest cache, `rope.rotation_table`
 
     @property
     def linear_kernel(self) -> str:
         """How linear layers are computed here, for the report."""
         return self._matrices.kernel
+
+    def shallow(self, layers: int) -> HybridTarget:
+        """The first so many layers under the final norm and the head, of the same weights: an early exit.
+
+        Raises:
+            TargetError: there are not more layers than that.
+        """
+        check_exit(layers, self.config.layers)
+        found = copy.copy(self)
+        found.config = dataclasses.replace(self.config, kinds=self.config.kinds[:layers])
+        found._layers = self._layers[:layers]
+        return found
+
+    def windowed(self, window: Window) -> HybridTarget:
+        """The same weights, whose attention layers see no more than a window of what is cached."""
+        found = copy.copy(self)
+        found._window = window
+        return found
 
     def new_cache(self, slots: int, capacity: int) -> HybridCache:
         """A cache for `slots` requests of up to `capacity` positions."""
@@ -122,6 +143,7 @@ class HybridTarget:
             bucket=KEY_BUCKET,
             dtype=self.dtype,
             device=self.device,
+            window=self._window,
         )
         if kv.capacity > len(self._rotations):
             table = rotation_table(config.rope, config.rotary_dim, kv.capacity, self.dtype)

@@ -11,6 +11,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 import torch
+from torch import Tensor
 
 from reference_mechanisms.engine.cache import KVCache
 from reference_mechanisms.engine.rows import Rows
@@ -30,6 +31,15 @@ class _Pending:
 
     parents: Sequence[int]
     stashes: list[Stash] = field(default_factory=list)  # one a recurrent layer, in order
+
+
+@dataclass(frozen=True, slots=True)
+class _Mark:
+    """A slot's states at a mark, and what was committed since."""
+
+    memories: Tensor  # [layers, ...]
+    windows: Tensor
+    committed: list[tuple[_Pending, tuple[int, ...]]] = field(default_factory=list)  # with their paths
 
 
 class HybridCache:
@@ -52,6 +62,7 @@ class HybridCache:
         self._memories = one.memory.expand(*shape, *one.memory.shape).clone()
         self._windows = one.window.expand(*shape, *one.window.shape).clone()
         self._pending: dict[int, _Pending] = {}
+        self._marks: dict[int, _Mark] = {}
 
     def length(self, slot: int) -> int:
         """Committed positions of a slot."""
@@ -60,9 +71,15 @@ class HybridCache:
     def clear(self, slot: int) -> None:
         """Begin a new sequence, from an empty state."""
         self._pending.pop(slot, None)
+        self._marks.pop(slot, None)
         self._memories[slot].zero_()
         self._windows[slot].zero_()
         self.kv.clear(slot)
+
+    def copy_states(self, source: HybridCache, slot: int) -> None:
+        """Take the recurrent states of a slot over from a cache of the same layers, rounded to this one's."""
+        self._memories[slot].copy_(source._memories[slot])
+        self._windows[slot].copy_(source._windows[slot])
 
     def open(self, rows: Rows) -> None:
         """Begin a forward: what its slots ran before and did not commit is forgotten.
@@ -132,9 +149,38 @@ class HybridCache:
         self._pending.pop(slot, None)
         if not path:
             return
+        self._replay(slot, pending, path)
+        if slot in self._marks:
+            self._marks[slot].committed.append((pending, tuple(path)))
+        self.kv.gather(slot, path)
+        self.kv.commit(slot, len(path))
+
+    def mark(self, slot: int) -> None:
+        """What is committed from here on may be taken back: at the price of a copy of the states."""
+        self._marks[slot] = _Mark(self._memories[slot].clone(), self._windows[slot].clone())
+        self.kv.mark(slot)
+
+    @torch.inference_mode()
+    def rewind(self, slot: int, kept: int) -> None:
+        """Take back all but the first `kept` rows that were committed since `mark`; the mark is gone.
+
+        The states become those of the mark, and the rows that stay are replayed into them: bitwise what
+        they were behind these rows.
+
+        Raises:
+            ValueError: there is no mark, or there are not so many rows.
+        """
+        self.kv.rewind(slot, kept)
+        mark = self._marks.pop(slot)
+        self._pending.pop(slot, None)
+        self._memories[slot], self._windows[slot] = mark.memories, mark.windows
+        for pending, path in mark.committed:
+            if path[:kept]:
+                self._replay(slot, pending, path[:kept])
+            kept -= len(path[:kept])
+
+    def _replay(self, slot: int, pending: _Pending, path: Sequence[int]) -> None:
         for layer, stash in enumerate(pending.stashes):
             memory, window = replay(self.state(slot, layer), stash, path)
             self._memories[slot, layer] = memory
             self._windows[slot, layer] = window
-        self.kv.gather(slot, path)
-        self.kv.commit(slot, len(path))

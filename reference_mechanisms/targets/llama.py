@@ -5,6 +5,8 @@ Here are the weights and the matrix products; what lies between them is in `laye
 
 from __future__ import annotations
 
+import copy
+import dataclasses
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import NamedTuple
@@ -12,7 +14,7 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from reference_mechanisms.engine.cache import KVCache
+from reference_mechanisms.engine.cache import KVCache, Window
 from reference_mechanisms.engine.rows import Rows
 from reference_mechanisms.engine.target import Forward
 from reference_mechanisms.errors import TargetError
@@ -86,12 +88,31 @@ class LlamaTarget:
         else:
             self._head = self._matrices.linear([(HEAD, config.vocab_size)], config.hidden_size, None)
         checkpoint.refuse_unused(RECOMPUTED)
+        self._window: Window | None = None
         self.rotations = torch.empty(0)  # of every position of the largest cache, `rope.rotation_table`
 
     @property
     def linear_kernel(self) -> str:
         """How linear layers are computed here, for the report."""
         return self._matrices.kernel
+
+    def shallow(self, layers: int) -> LlamaTarget:
+        """The first so many layers under the final norm and the head, of the same weights: an early exit.
+
+        Raises:
+            TargetError: there are not more layers than that.
+        """
+        check_exit(layers, self.config.layers)
+        found = copy.copy(self)
+        found.config = dataclasses.replace(self.config, layers=layers)
+        found._layers = self._layers[:layers]
+        return found
+
+    def windowed(self, window: Window) -> LlamaTarget:
+        """The same weights, seeing no more than a window of what is cached."""
+        found = copy.copy(self)
+        found._window = window
+        return found
 
     def new_cache(self, slots: int, capacity: int) -> KVCache:
         """A cache for `slots` requests of up to `capacity` positions."""
@@ -105,6 +126,7 @@ class LlamaTarget:
             bucket=KEY_BUCKET,
             dtype=self.dtype,
             device=self.device,
+            window=self._window,
         )
         if cache.capacity > len(self.rotations):
             table = rotation_table(config.rope, config.head_dim, cache.capacity, self.dtype)
@@ -170,6 +192,18 @@ def load_llama(folder: Path, dtype: torch.dtype, device: torch.device) -> LlamaT
     config = read_config(folder)
     with torch.inference_mode(), Checkpoint(folder) as checkpoint:
         return LlamaTarget(config, checkpoint, dtype, device)
+
+
+def check_exit(layers: int, all_layers: int) -> None:
+    """Hold that an early exit lies inside the target.
+
+    Raises:
+        TargetError: it does not.
+    """
+    if not 1 <= layers < all_layers:
+        raise TargetError(
+            f"an early exit behind {layers} layers: the target has {all_layers}; give 1 to {all_layers - 1}"
+        )
 
 
 def take_layer(config: LlamaConfig, take: Callable[..., Tensor], matrices: Matrices, prefix: str) -> Layer:

@@ -19,6 +19,7 @@ from torch import Tensor
 from reference_mechanisms.engine.cache import KVCache
 from reference_mechanisms.engine.rows import Rows, Segment
 from reference_mechanisms.targets.attention import ChainAttention, attend_rows
+from reference_mechanisms.targets.window_attention import WindowAttention
 
 
 class _Part(NamedTuple):
@@ -103,8 +104,10 @@ class TreeAttention:
 
 def attention_of(
     rows: Rows, cache: KVCache, heads: int, dtype: torch.dtype
-) -> ChainAttention | TreeAttention:
-    """Attention of a forward, arguments as of the two; a forward without parents runs chains."""
+) -> ChainAttention | TreeAttention | WindowAttention:
+    """Attention of a forward, arguments as of the three; a forward without parents runs chains."""
+    if cache.seen is not None:
+        return WindowAttention(rows, cache, heads, cache.seen)
     if rows.parents is None:
         return ChainAttention(rows.segments, cache, heads, dtype, cache.device)
     return TreeAttention(rows.segments, rows.parents, cache, heads, dtype)

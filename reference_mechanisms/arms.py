@@ -18,6 +18,12 @@ from reference_mechanisms.drafters.protocol import Drafter
 from reference_mechanisms.drafters.scheduling import at_least
 from reference_mechanisms.drafters.trained import Drafting
 from reference_mechanisms.errors import MechanismError
+from reference_mechanisms.verification.two_level.settings import FIELDS as TWO_LEVEL
+from reference_mechanisms.verification.two_level.settings import (
+    TwoLevelError,
+    TwoLevelSettings,
+    parse_two_level,
+)
 
 DrafterName = Literal["none", "ngram", "null", "replay", "dflash", "dflash2", "dspark", "eagle3"]
 RECORDING: tuple[DrafterName, ...] = ("null", "replay")  # need the target's own continuation
@@ -52,12 +58,23 @@ class ArmSettings:
     checkpoint: str | None = None  # folder of a trained drafter; None: the one shipped for the target
     sampled: bool = False  # drafts are drawn at temperature above 0, not the best tokens
     min_confidence: float = 0.0  # verify up to the first draft below it; 0 verifies all
+    two_level: TwoLevelSettings | None = None  # None: the target alone verifies
     graphs: bool = True  # on CUDA, single requests run in steps of fixed shape, recorded as graphs
 
     @property
     def rows(self) -> int:
         """Rows of a verify step, at most: the anchor and the draft."""
+        return self.plain_rows if self.two_level is None else self.two_level.rows(self.plain_rows)
+
+    @property
+    def plain_rows(self) -> int:
+        """Rows of a step that verifies a draft of this arm's drafter whole, at most."""
         return 1 + (self.drafts if self.tree is None else self.tree)
+
+    @property
+    def verifies_trees(self) -> bool:
+        """Whether the target's own steps have trees; a first level leaves a chain of them."""
+        return self.tree is not None and (self.two_level is None or self.two_level.holding is None)
 
     @property
     def trained(self) -> bool:
@@ -120,10 +137,22 @@ def parse_settings(params: Mapping[str, object]) -> ArmSettings:
     if name is None:
         raise ParameterError(f"`drafter` must be one of {', '.join(known)}, got {params.get('drafter')!r}")
     allowed = ALLOWED.get(name, ("drafts", "graphs"))
-    unknown = sorted(set(params) - {"drafter", *allowed})
+    unknown = sorted(set(params) - {"drafter", *allowed, *TWO_LEVEL})
     if unknown:
         takes = ", ".join(f"`{field}`" for field in allowed) or "no parameter"
         raise ParameterError(f"`{unknown[0]}` is unknown; drafter {name!r} takes {takes}")
+    settings = _settings(name, params)
+    try:
+        two_level = parse_two_level(params, tree=settings.tree is not None, sampled=settings.sampled)
+    except TwoLevelError as error:
+        raise ParameterError(str(error)) from None
+    if name == "none" and two_level is not None and two_level.policy == "stage":
+        raise ParameterError("`two_level` = 'stage' needs drafts to verify in pieces; give another `drafter`")
+    return dataclasses.replace(settings, two_level=two_level)
+
+
+def _settings(name: DrafterName, params: Mapping[str, object]) -> ArmSettings:
+    """What is said of drafter and drafts."""
     if name == "none":
         return ArmSettings(drafter="none", drafts=0, graphs=_switch(params, "graphs"))
     if name in TRAINED:

@@ -31,9 +31,12 @@ from reference_mechanisms.engine.lanes import Lanes, Static
 from reference_mechanisms.engine.probe import Probe, probe, probe_lane
 from reference_mechanisms.engine.rules import Rules
 from reference_mechanisms.engine.target import Target
-from reference_mechanisms.errors import DrafterError, RequestError, TargetError
+from reference_mechanisms.errors import DrafterError, MechanismError, RequestError, TargetError
 from reference_mechanisms.request import Event, Request, Sampling
 from reference_mechanisms.targets.loading import load_target
+from reference_mechanisms.verification.two_level.figures import Setup
+from reference_mechanisms.verification.two_level.level_one import LevelOne, level_one_of
+from reference_mechanisms.verification.two_level.policies import Levels, TwoLevel
 from reference_mechanisms.weight12.errors import WeightError
 from reference_mechanisms.weight12.target import load_packed_llama
 
@@ -83,14 +86,16 @@ class ReferenceSession:
         self._bound = _load_drafters(self._folders, self._target)
         self._arms = {name: _fitted(name, one, self._bound.get(name)) for name, one in arms.items()}
 
+        self._two_level = self._two_levels(model)
         self._lanes = _lanes_of(self._arms, self._target, deployment.context_length)
 
-        def decoder(own: Rules | None, lanes: Lanes | None, nodes: int = 0) -> Decoder:
-            capacity = deployment.context_length
-            return Decoder(self._target, model.eos_token_ids, tokenizer.decode, capacity, own, lanes, nodes)
+        def decoder(name: str | None, lanes: Lanes | None, nodes: int = 0) -> Decoder:
+            target = self._two_level[name].target if name in self._two_level else self._target
+            own, capacity = None if name is None else rules.get(name), deployment.context_length
+            return Decoder(target, model.eos_token_ids, tokenizer.decode, capacity, own, lanes, nodes)
 
         self._decoders = {
-            name: decoder(rules.get(name), self._lanes if one.graphs else None, one.tree or 0)
+            name: decoder(name, self._lanes if one.graphs else None, one.tree or 0)
             for name, one in self._arms.items()
         }
         self._recorder = decoder(None, self._lanes)
@@ -100,6 +105,37 @@ class ReferenceSession:
             lane, rows = self._lanes.checking(()), self._lanes.rows
             self._single_probe = probe_lane(lane, self._target.config.vocab_size, rows)
         self._recorded: dict[tuple[int, ...], tuple[int, ...]] = {}
+
+    def _two_levels(self, model: ModelFolder) -> dict[str, TwoLevel]:
+        """Of the arms that have two; arms with the same first level share it."""
+        target, deployment = self._target, self._deployment
+        made: dict[LevelOne, Target] = {}
+
+        def make(level: LevelOne) -> Target:
+            plain = None if deployment.weights_format == "weight12" else model.path
+            if level not in made:
+                made[level] = level_one_of(level, target, plain)
+            return made[level]
+
+        found = {}
+        for name, one in self._arms.items():
+            if one.two_level is None:
+                continue
+            bound = self._bound.get(name)
+            levels = Levels(
+                target,
+                make,
+                model.eos_token_ids,
+                deployment.context_length,
+                one.tree or 0,
+                one.plain_rows,
+            )
+            try:
+                setup = _setup(one, model, target)
+                found[name] = TwoLevel(one.two_level, levels, () if bound is None else bound.taps, setup)
+            except MechanismError as error:
+                raise UsageError(f"arms[{name}].params: {error}") from None
+        return found
 
     def describe(self) -> dict[str, Any]:
         """Engine, device, kernels, what the probe found, and the drafter of each arm."""
@@ -130,6 +166,7 @@ class ReferenceSession:
                 f"against steps without drafts: largest difference {singles.largest_difference:g}"
             ),
             "verification": _verification(self._arms),
+            "two_level": {name: one.about for name, one in self._two_level.items()},
             "drafters": {name: settings.drafter for name, settings in self._arms.items()},
             "checkpoints": {name: one.name for name, one in self._folders.items()},
             "drafter_findings": {name: _findings(bound, self._target) for name, bound in self._bound.items()},
@@ -160,6 +197,8 @@ class ReferenceSession:
         drafter = self._arms[arm].new_drafter(
             self._recorded, self._target.config.vocab_size, self._bound.get(arm)
         )
+        if arm in self._two_level:
+            drafter = self._two_level[arm].drafter(drafter, len(requests))
         if arm in self._wrap:
             drafter = self._wrap[arm](drafter)
         with _as_backend_errors():
@@ -170,6 +209,7 @@ class ReferenceSession:
         """Let go of weights and caches."""
         self._decoders.clear()
         self._bound.clear()
+        self._two_level.clear()
         del self._target, self._recorder, self._lanes
         if self._deployment.device == "cuda":
             torch.cuda.empty_cache()
@@ -189,7 +229,7 @@ def open_session(
         arms: their `params`: `drafter` ("none", "ngram", "null", "replay", "dflash", "dflash2", "dspark",
             "eagle3"), `drafts`; for ngram `ngram_min` and `ngram_max`; for the trained ones `checkpoint`
             (left out: the one shipped for this target), `draft_sample_method`, `tree` (nodes of a draft
-            tree), and for dspark `min_confidence`.
+            tree), and for dspark `min_confidence`; for any of them `two_level` and its own.
         rules: other decisions for an arm, by its name; for tests of the oracle.
         wrap: what to put around an arm's drafter, by its name; for tests of the oracle.
         shipped: folder of the drafters that come with the package.
@@ -306,7 +346,12 @@ def _lanes_of(arms: Mapping[str, ArmSettings], target: Target, capacity: int) ->
     if target.device.type != "cuda" or not any(arm.graphs for arm in arms.values()):
         return None
     for name, arm in arms.items():
-        if arm.graphs and arm.tree is not None:
+        if arm.graphs and arm.two_level is not None and arm.two_level.trusts_level_one:
+            raise UsageError(
+                f"arms[{name}].params: `recheck` = 'near-ties' does not run in steps of fixed shape; give "
+                f"`graphs = false` to every arm, so that all round alike"
+            )
+        if arm.graphs and arm.verifies_trees:
             raise UsageError(
                 f"arms[{name}].params: `tree` is not verified in steps of fixed shape; give `graphs = false` "
                 f"to every arm, so that all round alike"
@@ -334,6 +379,20 @@ def _verification(arms: Mapping[str, ArmSettings]) -> str:
     if trees:
         found += f"; tree: {trees}, along the target's own choices, which are draws at temperature above 0"
     return found
+
+
+def _setup(arm: ArmSettings, model: ModelFolder, target: Target) -> Setup:
+    """What figures of this arm's first level are measured on."""
+    level = None if arm.two_level is None else arm.two_level.level_one
+    gpu = torch.cuda.get_device_name() if target.device.type == "cuda" else None
+    return Setup(
+        target_sha256=model.sha256 or "",
+        dtype=str(target.dtype).removeprefix("torch."),
+        device=gpu or f"cpu, {torch.get_num_threads()} threads",
+        level_one="" if level is None else level.about,
+        drafter=arm.drafter,
+        drafts=arm.drafts,
+    )
 
 
 def _request(request: DecodeRequest) -> Request:

@@ -311,8 +311,8 @@ class Decoder:
 
 
 def _side_by_side(forward: Forward) -> Tensor:
-    """Tapped states of each row, [rows, taps x hidden]; without taps nothing."""
-    return torch.cat(forward.taps, dim=-1) if forward.taps else torch.empty(0)
+    """Tapped states of each row, [rows, taps x hidden]."""
+    return torch.cat(forward.taps, dim=-1) if forward.taps else forward.hidden[:, :0]
 
 
 def _hold_limits(wanted: Sequence[Wanted], proposals: Sequence[Proposal]) -> None:

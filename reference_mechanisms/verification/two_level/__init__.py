@@ -1,0 +1,1 @@
+"""Two-level verification: a cheap verifier in front of the target."""

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 import torch
 
-from reference_mechanisms.engine.fitting import Needs, check_fit, needs_of
+from reference_mechanisms.engine.fitting import Needs, WeightFormat, check_fit, needs_of
 from reference_mechanisms.errors import TargetError
 from reference_mechanisms.kernels.weight12.models import MODELS
 from reference_mechanisms.targets.dummy import DummyCheckpoint
@@ -60,7 +60,7 @@ def test_a_packed_target_takes_less() -> None:
         assert packed.cache == plain.cache
 
 
-FORMATS = ("weight12", "bf16")
+FORMATS: tuple[WeightFormat, ...] = ("weight12", "bf16")
 
 
 def test_a_deployment_that_does_not_fit_is_refused_with_its_bytes() -> None:

@@ -28,10 +28,18 @@ def add_drafters(commands: argparse._SubParsersAction[Parser], guard: Callable[[
         guard: turns the errors of the mechanisms into the harness's.
     """
     from reference_mechanisms.drafters.commands import register  # noqa: PLC0415
+    from reference_mechanisms.drafters.training.commands import Outside  # noqa: PLC0415
     from reference_mechanisms.drafters.training.commands import register as register_training  # noqa: PLC0415
 
     actions = register(commands, guard)
-    register_training(actions, guard, _training_target, _evaluation_prompts, _says_something)
+    register_training(
+        actions,
+        guard,
+        _training_target,
+        _evaluation_prompts,
+        _says_something,
+        Outside(_commit, _today, _curves),
+    )
     summary = actions.add_parser("summary", help="figures of trained drafters from a report, for scripts")
     summary.add_argument("report", type=Path, metavar="REPORT_DIR")
     summary.add_argument("--out", type=Path, metavar="FILE", help="write them here (default: print)")
@@ -194,3 +202,22 @@ def _evaluation_prompts(folder: Path | None) -> Mapping[str, Sequence[str]]:
 
 def _says_something(text: Sequence[int]) -> bool:
     return not degenerate(text)
+
+
+def _commit() -> str:
+    from harness.environment import collect_harness  # noqa: PLC0415
+
+    found = collect_harness()["git_commit"]
+    return "unversioned tree" if found is None else str(found)[:12]
+
+
+def _today() -> str:
+    import datetime  # noqa: PLC0415
+
+    return datetime.datetime.now(datetime.UTC).date().isoformat()
+
+
+def _curves(name: str, steps: Sequence[int], losses: Sequence[float], lengths: Sequence[float]) -> str:
+    from harness.report.training_curves import training_curves  # noqa: PLC0415
+
+    return training_curves(name, steps, losses, lengths)

@@ -5,11 +5,15 @@ from __future__ import annotations
 import argparse
 import hashlib
 import json
+import shlex
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
-from typing import TypeVar
+from typing import NamedTuple, TypeVar
 
-from reference_mechanisms.drafters.training.running import TrainingTarget
+import msgspec
+
+from reference_mechanisms.drafters.training.carding import DataFacts
+from reference_mechanisms.drafters.training.running import Draw, TrainingTarget
 from reference_mechanisms.errors import DrafterError
 
 EXIT_OK = 0
@@ -26,12 +30,21 @@ Resolve = Callable[[str], TrainingTarget]  # name of a deployment -> its target
 Evaluation = Callable[[Path | None], Mapping[str, Sequence[str]]]
 
 
+class Outside(NamedTuple):
+    """What cards tell and only the command line knows."""
+
+    commit: Callable[[], str]  # of this repository
+    date: Callable[[], str]  # today, ISO 8601
+    draw: Draw  # a training curve
+
+
 def register(
     actions: argparse._SubParsersAction[Parser],
     guard: Callable[[RunCommand], RunCommand],
     resolve: Resolve,
     evaluation: Evaluation,
     counts: Callable[[Sequence[int]], bool],
+    outside: Outside,
 ) -> None:
     """Add the two actions.
 
@@ -41,6 +54,7 @@ def register(
         resolve: finds the target of a deployment.
         evaluation: prompts that must not be in the training text.
         counts: whether a text is one to learn from and to measure acceptance on.
+        outside: what the cards of trained drafters tell beside.
     """
     data = actions.add_parser("data", help="let the target write training text for its drafters")
     data.add_argument("plan", type=Path, help="a training plan (.toml)")
@@ -57,7 +71,7 @@ def register(
     training.add_argument("--out", type=Path, required=True, metavar="DIR", help="for states and drafters")
     training.add_argument("--resume", action="store_true", help="go on where the run in --out stopped")
     training.add_argument("--minutes", type=float, help="stop after so long; go on later with --resume")
-    training.set_defaults(run=guard(lambda options: _train(options, resolve, counts)))
+    training.set_defaults(run=guard(lambda options: _train(options, resolve, counts, outside)))
 
 
 def _say(line: str) -> None:
@@ -108,29 +122,57 @@ def _data(
         "repetitions": len(new) - len(kept),
         "words": prompts.OVERLAP_WORDS,
         "held_out": len(texts),
+        "disjoint_from": list(sets),
+        "written_in": str(teacher.dtype).removeprefix("torch."),
+        "prompts_sha256": hashlib.sha256(options.prompts.read_bytes()).hexdigest(),
     }
     (options.out / FACTS).write_text(json.dumps(facts, indent=1) + "\n", encoding="utf-8")
     return EXIT_OK
 
 
-def _train(options: argparse.Namespace, resolve: Resolve, counts: Callable[[Sequence[int]], bool]) -> int:
+def _train(
+    options: argparse.Namespace, resolve: Resolve, counts: Callable[[Sequence[int]], bool], outside: Outside
+) -> int:
     from reference_mechanisms.drafters.training import corpus  # noqa: PLC0415
+    from reference_mechanisms.drafters.training.carding import Story  # noqa: PLC0415
     from reference_mechanisms.drafters.training.plan import load_plan  # noqa: PLC0415
     from reference_mechanisms.drafters.training.running import Run, run_plan  # noqa: PLC0415
 
     plan = load_plan(options.plan)
-    examples = corpus.load(options.data / EXAMPLES)
+    told = _facts(options.data / FACTS)
+    data = _bytes(options.data / EXAMPLES)
+    digest = hashlib.sha256(options.plan.read_bytes())
+    digest.update(data)
+    examples = corpus.parse(data, str(options.data / EXAMPLES))
+    del data  # as large as the corpus
     held_out = corpus.load(options.data / HELD_OUT)
-    digest = hashlib.sha256(options.plan.read_bytes() + (options.data / EXAMPLES).read_bytes()).hexdigest()
+    told_as = ("--deployment", options.deployment, "--data", "DATA", "--out", "RUN")
+    command = ("specpilot-harness", "drafters", "train", options.plan.as_posix(), *told_as)
     run = Run(
         out=options.out,
         resume=options.resume,
         seconds=None if options.minutes is None else 60 * options.minutes,
         said=_say,
         counts=counts,
+        story=Story(shlex.join(command), outside.commit(), outside.date(), told),
+        draw=outside.draw,
     )
-    done = run_plan(plan, digest, resolve(options.deployment), examples, held_out, run)
+    done = run_plan(plan, digest.hexdigest(), resolve(options.deployment), examples, held_out, run)
     return EXIT_OK if done else EXIT_UNFINISHED
+
+
+def _bytes(path: Path) -> bytes:
+    try:
+        return path.read_bytes()
+    except OSError as error:
+        raise DrafterError(f"cannot read {path}: {error.strerror}; write it with `drafters data`") from None
+
+
+def _facts(path: Path) -> DataFacts:
+    try:
+        return msgspec.json.decode(_bytes(path), type=DataFacts)
+    except (msgspec.DecodeError, UnicodeDecodeError) as error:
+        raise DrafterError(f"{path}: {error}; write it with `drafters data`") from None
 
 
 def _given(path: Path) -> list[tuple[str, str]]:

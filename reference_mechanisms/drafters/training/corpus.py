@@ -9,7 +9,8 @@ from pathlib import Path
 
 import numpy as np
 from numpy.typing import NDArray
-from safetensors import SafetensorError, safe_open
+from safetensors import SafetensorError
+from safetensors.numpy import load as load_arrays
 from safetensors.numpy import save_file
 
 from reference_mechanisms.errors import DrafterError
@@ -96,18 +97,31 @@ def load(path: Path) -> Corpus:
         DrafterError: no corpus, or one whose arrays contradict each other.
     """
     try:
-        with safe_open(path, framework="np") as file:
-            metadata = file.metadata() or {}
-            if metadata.get("specpilot_corpus") != VERSION:
-                raise DrafterError(f"{path} is no corpus of version {VERSION}; write it with `drafters data`")
-            found = {name: file.get_tensor(name) for name in _ARRAYS}
-            names = tuple(json.loads(metadata["names"]))
-    except (OSError, SafetensorError, KeyError, ValueError) as error:
+        return parse(path.read_bytes(), str(path))
+    except OSError as error:
         raise DrafterError(f"cannot read the corpus {path}: {error}; write it anew") from None
+
+
+def parse(data: bytes, where: str) -> Corpus:
+    """A corpus from the bytes of its file.
+
+    Raises:
+        DrafterError: no corpus, or one whose arrays contradict each other; named by `where`.
+    """
+    try:
+        size = int.from_bytes(data[:8], "little")
+        metadata = json.loads(data[8 : 8 + size]).get("__metadata__", {})
+        if metadata.get("specpilot_corpus") != VERSION:
+            raise DrafterError(f"{where} is no corpus of version {VERSION}; write it with `drafters data`")
+        arrays = load_arrays(data)
+        found = {name: arrays[name] for name in _ARRAYS}
+        names = tuple(json.loads(metadata["names"]))
+    except (SafetensorError, KeyError, ValueError, AttributeError) as error:
+        raise DrafterError(f"cannot read the corpus {where}: {error}; write it anew") from None
     found["token_ids"] = found["token_ids"].astype(np.int32)
     corpus = Corpus(names=names, **found)
     sizes = {len(found[name]) for name in _ARRAYS[1:]}
     fits = len(sizes) == 1 and int(corpus.lengths.sum()) == len(corpus.token_ids)
     if not fits or bool((corpus.prompt_lengths > corpus.lengths).any()):
-        raise DrafterError(f"{path}: lengths and token ids do not fit together; write the corpus anew")
+        raise DrafterError(f"{where}: lengths and token ids do not fit together; write the corpus anew")
     return corpus

@@ -70,6 +70,7 @@ class TrainingPlan(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_o
     seed: int
     drafts: int
     mask_token: int  # a token that the target never writes; its embedding fills blocks
+    licence: str = "not stated"  # of the target, so of what it wrote and of drafters made from it
     text: TextSpec
     schedule: ScheduleSpec
     drafter: tuple[DrafterSpec, ...]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import json
 import time
 from collections.abc import Callable, Sequence
@@ -12,12 +13,14 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor
 
+from reference_mechanisms.drafters.card import write_card
 from reference_mechanisms.drafters.loading import Network, build, load_drafter
 from reference_mechanisms.drafters.publishing import published
 from reference_mechanisms.drafters.shipped import TARGET, TrainedFor
-from reference_mechanisms.drafters.storing import store
+from reference_mechanisms.drafters.storing import Rounding, store
 from reference_mechanisms.drafters.training.batches import Shape, batches
 from reference_mechanisms.drafters.training.beginning import begin
+from reference_mechanisms.drafters.training.carding import CURVES, Ended, Story, card_of
 from reference_mechanisms.drafters.training.corpus import Corpus
 from reference_mechanisms.drafters.training.inputs import inputs_of
 from reference_mechanisms.drafters.training.loop import Point, Schedule, Student, point, sizes, train
@@ -25,13 +28,17 @@ from reference_mechanisms.drafters.training.measuring import Walked, summed, wal
 from reference_mechanisms.drafters.training.models import config_of
 from reference_mechanisms.drafters.training.optimizing import Optimizing
 from reference_mechanisms.drafters.training.plan import DrafterSpec, TrainingPlan
-from reference_mechanisms.drafters.training.states import Curves, load_state, save_state
+from reference_mechanisms.drafters.training.states import Curves, Reached, load_state, save_state
 from reference_mechanisms.drafters.training.teacher import Teacher, load_teacher
 from reference_mechanisms.errors import DrafterError
 
 RECORD = "training.json"
+WEIGHTS = "model.safetensors"
 SAVE_SECONDS = 150
 ROUNDING_BATCHES = 4  # whose rows four-bit rounding looks at
+
+# name of a drafter, steps, losses, acceptance lengths -> an SVG document
+Draw = Callable[[str, Sequence[int], Sequence[float], Sequence[float]], str]
 
 
 class TrainingTarget(NamedTuple):
@@ -52,6 +59,8 @@ class Run:
     said: Callable[[str], None] = lambda _line: None
     counts: Callable[[Sequence[int]], bool] = lambda _text: True  # whether a text is one to measure on
     device: str | None = None  # None: a GPU if there is one
+    story: Story | None = None  # for the model cards; None: none are written
+    draw: Draw | None = None  # the curves of a card; None: it has none
 
 
 @dataclass(slots=True)
@@ -90,9 +99,9 @@ def run_plan(
     students = [_student(spec, plan, teacher) for spec in plan.drafter]
     run.said(f"{corpus.written} tokens to learn from; weights: {dict(sizes(students))}")
     curves: Curves = {one.name: [] for one in students}
-    first = 0
+    first, before = 0, 0.0
     if run.resume:
-        first, curves = load_state(run.out, students, plan_sha256)
+        first, curves, before = load_state(run.out, students, plan_sha256)
         run.said(f"going on from step {first}")
     schedule = _schedule(plan)
     every = max(1, schedule.steps // plan.schedule.points)
@@ -108,9 +117,10 @@ def run_plan(
         if plan.schedule.measures and done % (1 + schedule.steps // (plan.schedule.measures + 1)) == 0:
             measured += [_measure(one.name, one.model, teacher, some, plan, done, run) for one in students]
         if time.monotonic() - saved > SAVE_SECONDS:
-            save_state(run.out, students, done, plan_sha256, curves)
             saved = time.monotonic()
-    save_state(run.out, students, done, plan_sha256, curves)
+            save_state(run.out, students, plan_sha256, Reached(done, curves, before + saved - began))
+    seconds = before + time.monotonic() - began
+    save_state(run.out, students, plan_sha256, Reached(done, curves, seconds))
     if done < schedule.steps:
         run.said(f"stopped at step {done} of {schedule.steps}; go on with --resume")
         return False
@@ -126,11 +136,28 @@ def run_plan(
         }
         folder = run.out / one.name
         met = _inputs(one, spec, teacher, corpus, schedule)
-        told["stored"] = _store(one, spec, teacher, target, folder, met)
+        roundings = _store(one, spec, teacher, target, folder, met)
+        told["stored"] = [rounding._asdict() for rounding in roundings]
         back = load_drafter(folder, torch.float32, device)
         run.said(f"{one.name}: as stored")
-        told["measured_as_stored"] = asdict(_measure(one.name, back, teacher, held_out, plan, done, run))
+        as_stored = _measure(one.name, back, teacher, held_out, plan, done, run)
+        told["measured_as_stored"] = asdict(as_stored)
         (folder / RECORD).write_text(json.dumps(told, indent=1) + "\n", encoding="utf-8")
+        if run.story is not None:
+            weights = (folder / WEIGHTS).read_bytes()
+            ended = Ended(
+                machine=_machine(device),
+                seconds=seconds,
+                stored_sha256=hashlib.sha256(weights).hexdigest(),
+                stored_bytes=len(weights),
+                parameters=sum(tensor.numel() for tensor in back.state_dict().values()),
+                roundings=roundings,
+                by_set=measured[-1].by_set,
+                by_set_stored=as_stored.by_set,
+                curves=_drawn(one.name, curves[one.name], folder, run.draw),
+            )
+            texts = (corpus, held_out)
+            write_card(card_of(spec, plan, target.trained_for, texts, run.story, ended), folder)
     return True
 
 
@@ -203,8 +230,22 @@ def _store(
     target: TrainingTarget,
     folder: Path,
     inputs: dict[str, Tensor],
-) -> list[dict[str, Any]]:
+) -> Sequence[Rounding]:
     network = one.model.cpu().eval()
     raw = published(network.config, teacher.config.max_positions)
-    roundings = store(network, {**raw, TARGET: target.trained_for.declaration()}, folder, spec.bits, inputs)
-    return [rounding._asdict() for rounding in roundings]
+    return store(network, {**raw, TARGET: target.trained_for.declaration()}, folder, spec.bits, inputs)
+
+
+def _drawn(name: str, points: Sequence[Point], folder: Path, draw: Draw | None) -> bool:
+    """Put the picture of a curve into the folder, if there is a curve and someone to draw it."""
+    if draw is None or not points:
+        return False
+    steps, losses = [one.step for one in points], [one.loss for one in points]
+    picture = draw(name, steps, losses, [one.acceptance_length for one in points])
+    (folder / CURVES).write_text(picture, encoding="utf-8")
+    return True
+
+
+def _machine(device: torch.device) -> str:
+    name = torch.cuda.get_device_name() if device.type == "cuda" else "a CPU"
+    return f"{name}, torch {torch.__version__}"

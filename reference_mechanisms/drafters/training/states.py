@@ -6,6 +6,7 @@ import json
 from collections.abc import Sequence
 from dataclasses import asdict
 from pathlib import Path
+from typing import NamedTuple
 
 import torch
 from safetensors import SafetensorError, safe_open
@@ -18,17 +19,28 @@ STATE = "state.safetensors"
 Curves = dict[str, list[Point]]
 
 
-def save_state(
-    folder: Path, students: Sequence[Student], step: int, plan_sha256: str, curves: Curves
-) -> None:
+class Reached(NamedTuple):
+    """Where a run is."""
+
+    step: int  # steps done
+    curves: Curves  # so far
+    seconds: float  # of training, all parts of the run together
+
+
+def save_state(folder: Path, students: Sequence[Student], plan_sha256: str, reached: Reached) -> None:
     """Replace the state of a run in one step, so that a crash leaves the old one."""
     tensors = {
         f"{one.name}/{name}": tensor.detach().cpu().contiguous()
         for one in students
         for name, tensor in one.tensors().items()
     }
-    told = {name: [asdict(point) for point in points] for name, points in curves.items()}
-    metadata = {"step": str(step), "plan_sha256": plan_sha256, "curves": json.dumps(told)}
+    told = {name: [asdict(point) for point in points] for name, points in reached.curves.items()}
+    metadata = {
+        "step": str(reached.step),
+        "plan_sha256": plan_sha256,
+        "curves": json.dumps(told),
+        "seconds": str(reached.seconds),
+    }
     folder.mkdir(parents=True, exist_ok=True)
     new = folder / f".{STATE}"
     save_file(tensors, new, metadata)
@@ -36,8 +48,8 @@ def save_state(
 
 
 @torch.no_grad()
-def load_state(folder: Path, students: Sequence[Student], plan_sha256: str) -> tuple[int, Curves]:
-    """Put students back to where a run stopped; the steps done and the curves so far.
+def load_state(folder: Path, students: Sequence[Student], plan_sha256: str) -> Reached:
+    """Put students back to where a run stopped.
 
     Raises:
         DrafterError: there is no state, it is of another plan, or it does not fit the students.
@@ -65,6 +77,6 @@ def load_state(folder: Path, students: Sequence[Student], plan_sha256: str) -> t
                 tensor.copy_(found)
         told = json.loads(metadata["curves"])
         curves = {name: [Point(**point) for point in points] for name, points in told.items()}
-        return int(metadata["step"]), curves
+        return Reached(int(metadata["step"]), curves, float(metadata["seconds"]))
     except (OSError, SafetensorError, KeyError, ValueError, TypeError) as error:
         raise DrafterError(f"cannot go on from {path}: {error}; train without --resume") from None

@@ -81,6 +81,9 @@ def build_parser() -> argparse.ArgumentParser:
     from harness.claims.commands import register as register_claims  # noqa: PLC0415
 
     register_claims(commands, _measured)
+    from harness.gate.commands import register as register_gate  # noqa: PLC0415
+
+    register_gate(commands)
     return parser
 
 

@@ -91,6 +91,7 @@ class MeasureSpec(Record, frozen=True):
     warmup_prompts: int = 2  # per arm and launch, not measured
     max_foreign_load: float = 0.25  # share of the CPU used by other processes, above: invalid
     capture_logits: bool = False  # hash the logits of every emitted token inside the timed run
+    dedicated_gpu: bool = False  # nobody else uses the GPU: only then may a gate judge times
 
     def __post_init__(self) -> None:
         """Refuse counts that measure nothing."""

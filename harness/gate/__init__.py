@@ -1,0 +1,1 @@
+"""Gates: whether a change may go in. Counts and tokens exactly; time only on a GPU of its own."""

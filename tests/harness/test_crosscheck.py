@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Any
 
 import msgspec
@@ -10,13 +11,15 @@ import pytest
 from harness.crosscheck import ALL, crosscheck, render
 from harness.errors import UsageError
 from harness.oracle.stored import StoredRun
-from harness.plan import ArmSpec
+from harness.plan import ArmKind, ArmSpec
 from harness.records import Chunk, DecodeStep, Prompt, PromptLine, Response
 from harness.results import Report
 from tests.harness.report import build
 
 DRAFTS = 3
 OURS: dict[str, Any] = {"engine": {"checkpoints": {"stock": "x"}, "drafters": {"stock": "dflash"}}}
+EMITTED: dict[str, tuple[int, ...]] = {"math/1": (4, 2), "math/2": (3, 3), "code/1": (1, 1)}
+NONE: dict[str, tuple[int, ...]] = {}
 SETS = {"math/1": "math", "math/2": "math", "code/1": "code"}
 
 
@@ -48,7 +51,7 @@ def response(prompt: str, arm: str, emitted: tuple[int, ...], *, server: bool, f
 
 def run(responses: tuple[Response, ...], arms: tuple[str, ...], backends: dict[str, Any]) -> StoredRun:
     made: Report = build.report(backends=backends)
-    kinds = ("ar", "stock")
+    kinds: tuple[ArmKind, ...] = ("ar", "stock")
     plan = msgspec.structs.replace(
         made.job.plan,
         arms=tuple(
@@ -69,14 +72,13 @@ def run(responses: tuple[Response, ...], arms: tuple[str, ...], backends: dict[s
     return StoredRun(job=job, prompts=lines, responses=responses, report=report)
 
 
-def ours(**emitted: tuple[int, ...]) -> StoredRun:
-    own = {"math/1": (4, 2), "math/2": (3, 3), "code/1": (1, 1)} | emitted
-    found = tuple(response(prompt, "stock", steps, server=False) for prompt, steps in own.items())
+def ours() -> StoredRun:
+    found = tuple(response(prompt, "stock", steps, server=False) for prompt, steps in EMITTED.items())
     return run(found, ("ar", "stock"), OURS)
 
 
-def theirs(first: int = 7, drafts: int = 6, **emitted: tuple[int, ...]) -> StoredRun:
-    own = {"math/1": (4, 2), "math/2": (3, 3), "code/1": (1, 1)} | emitted
+def theirs(emitted: Mapping[str, tuple[int, ...]] = NONE, *, first: int = 7, drafts: int = 6) -> StoredRun:
+    own = EMITTED | dict(emitted)
     found = tuple(
         response(prompt, "dflash", steps, server=True, first=first if prompt == "code/1" else 7)
         for prompt, steps in own.items()
@@ -98,15 +100,15 @@ def test_steps_and_chunks_of_one_drafter_give_one_length() -> None:
 
 
 def test_more_steps_for_the_same_tokens_is_a_difference() -> None:
-    found = crosscheck(ours(), theirs(**{"math/1": (2, 2, 2)})).drafters[0]
+    found = crosscheck(ours(), theirs({"math/1": (2, 2, 2)})).drafters[0]
     assert found.sets[0].ratio == pytest.approx((12 / 5) / 3.0)
     assert found.sets[0].agree is False
     assert found.agree is False
-    assert "dflash: DIFFER within 2%" in render(crosscheck(ours(), theirs(**{"math/1": (2, 2, 2)})))
+    assert "dflash: DIFFER within 2%" in render(crosscheck(ours(), theirs({"math/1": (2, 2, 2)})))
 
 
 def test_the_tolerance_is_of_our_length() -> None:
-    changed = theirs(**{"math/1": (2, 2, 2)})
+    changed = theirs({"math/1": (2, 2, 2)})
     ratio = crosscheck(ours(), changed).drafters[0].sets[0].ratio
     assert ratio is not None
     assert crosscheck(ours(), changed, tolerance=1.0 - ratio + 1e-9).drafters[0].sets[0].agree is True
@@ -114,7 +116,7 @@ def test_the_tolerance_is_of_our_length() -> None:
 
 
 def test_other_tokens_are_counted_and_not_compared() -> None:
-    found = crosscheck(ours(), theirs(first=9, **{"code/1": (2,)})).drafters[0]
+    found = crosscheck(ours(), theirs({"code/1": (2,)}, first=9)).drafters[0]
     _, code, every = found.sets
     assert (code.prompts, code.same, code.ours, code.agree) == (1, 0, None, None)
     assert (code.ours_any, code.theirs_any) == (1.0, 2.0)
@@ -122,7 +124,7 @@ def test_other_tokens_are_counted_and_not_compared() -> None:
 
 
 def test_merged_chunks_are_told() -> None:
-    found = crosscheck(ours(), theirs(**{"math/1": (6,)})).drafters[0]
+    found = crosscheck(ours(), theirs({"math/1": (6,)})).drafters[0]
     assert (found.merged, found.steps, found.steps_by_counters) == (1, 5, 6)
 
 

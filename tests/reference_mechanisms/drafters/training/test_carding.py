@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Literal
 
 import pytest
 
@@ -116,6 +117,7 @@ def test_the_mean_is_over_public_sets_that_have_a_text_left() -> None:
 
 
 def test_the_network_is_told_in_a_sentence() -> None:
+    kinds: tuple[Literal["dflash", "dflash2", "dspark", "eagle3"], ...]
     kinds = ("dflash", "dflash2", "dspark", "eagle3")
     told = {
         kind: summary(DrafterSpec(name="x", kind=kind, layers=1, taps=(1, 2), inner=8, rank=48), 7)

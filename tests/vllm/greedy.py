@@ -7,8 +7,8 @@ import sys
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
-PROMPTS = 20
-TOKENS = 64
+PROMPTS = 12
+TOKENS = 32
 
 
 def prompts() -> Iterator[str]:

@@ -47,7 +47,9 @@ def small(source: Path, target: Path, **changed: Any) -> str:
     return str(target)
 
 
-@pytest.mark.parametrize(("kind", "mode"), [(PACKED, AR), (PLAIN, DFLASH)])
+@pytest.mark.parametrize(
+    ("kind", "mode"), [pytest.param(PACKED, AR, marks=pytest.mark.slow), (PLAIN, DFLASH)]
+)
 def test_an_engine_tells_of_itself_and_of_its_calls(kind: str, mode: str, tmp_path: Path) -> None:
     arguments = engine_arguments(kind, mode, (1, 2))
     arguments |= {

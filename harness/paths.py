@@ -23,6 +23,17 @@ def evals_dir() -> Path | None:
     return Path(override) if override else None
 
 
+def controller_dir() -> Path:
+    """Folder of campaign keys and of the evidence of confirmations; no explorer may read it.
+
+    `SPECPILOT_CONTROLLER_DIR` overrides the platform's own place.
+    """
+    override = os.environ.get("SPECPILOT_CONTROLLER_DIR")
+    return (
+        Path(override) if override else Path(platformdirs.user_data_dir("specpilot-harness")) / "controller"
+    )
+
+
 class RunFolder:
     """Names of the files of one run."""
 

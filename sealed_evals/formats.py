@@ -104,16 +104,26 @@ def prompts_digest(prompts: Iterable[Prompt]) -> str:
     return hashlib.sha256(canonical_json([prompt.turns for prompt in prompts])).hexdigest()
 
 
+def boxed(problem: str) -> str:
+    """A problem with the field's request for a boxed answer."""
+    return _BOXED.format(problem)
+
+
+def python_fence(stub: str) -> str:
+    """A function to complete, with the field's request for a solution."""
+    return _PYTHON_FENCE.format(stub)
+
+
 def _plain(value: Any) -> tuple[str, ...]:
     return (_string(value),)
 
 
 def _boxed(value: Any) -> tuple[str, ...]:
-    return (_BOXED.format(_string(value)),)
+    return (boxed(_string(value)),)
 
 
 def _python_fence(value: Any) -> tuple[str, ...]:
-    return (_PYTHON_FENCE.format(_string(value)),)
+    return (python_fence(_string(value)),)
 
 
 def _turns(value: Any) -> tuple[str, ...]:

@@ -15,6 +15,7 @@ from harness.codec import Record, canonical_json, from_json
 from harness.errors import EXIT_INVALID, EXIT_OK, EXIT_VIOLATED, UsageError
 from harness.plan import SetSpec
 from harness.storage import write_atomic
+from sealed_evals.campaign_commands import register_campaign
 from sealed_evals.catalogue import Catalogue, load_catalogue
 from sealed_evals.lint import lint
 from sealed_evals.seal import Difference, SealFile, check_seal, make_seal
@@ -53,6 +54,7 @@ def register(subparsers: argparse._SubParsersAction[Parser]) -> None:
     _add_field(sealing)
     sealing.set_defaults(run=_seal)
 
+    register_campaign(commands)
     for command in (listing, linting, verifying, sealing):
         command.add_argument("--evals-dir", type=Path, help="folder with the original evaluation files")
         command.add_argument("--json", action="store_true", help="print JSON instead of a table")

@@ -1,0 +1,80 @@
+"""The decision of a confirmation, from the report of the run on an unseen shard. Pure.
+
+Accepted is a candidate whose every token stock explains, whose run is valid, and whose speedup
+over stock lies above 1 + gain with its whole interval. The interval has the confidence 1 - level,
+so that its lower side alone errs with level / 2: intervals from two or three launches err up to
+twice as often as they say where launches differ more than prompts do, and the level shall hold there.
+"""
+
+from __future__ import annotations
+
+import msgspec
+
+from harness.errors import UsageError
+from harness.plan import ArmSpec, Job, SetSpec
+from harness.results import Report
+from harness.stats.equivalence import has_width
+from sealed_evals.campaign.records import Candidate, Outcome, Reason
+
+STOCK = "stock"
+CANDIDATE = "candidate"
+
+
+def stock_job(job: Job, level: float) -> Job:
+    """The job of a campaign: its stock arm alone, at the confidence that the level asks for.
+
+    Raises:
+        UsageError: the plan has no stock arm, its division knows no lossless speedup, or the level
+            is none.
+    """
+    if not 0.0 < level < 0.5:
+        raise UsageError(f"--level must lie between 0 and 0.5, got {level}")
+    division = job.plan.effective_division
+    if division not in ("exact-greedy", "distribution"):
+        raise UsageError(f"plan {job.plan.name}: nothing in the division {division!r} can be confirmed")
+    stock = next((arm for arm in job.plan.arms if arm.kind == STOCK), None)
+    if stock is None:
+        raise UsageError(f"plan {job.plan.name}: has no arm of kind 'stock' to confirm candidates against")
+    plan = msgspec.structs.replace(
+        job.plan,
+        arms=(msgspec.structs.replace(stock, name=STOCK),),
+        stats=msgspec.structs.replace(job.plan.stats, confidence=1.0 - level),
+    )
+    return msgspec.structs.replace(job, plan=plan)
+
+
+def confirmation_job(job: Job, candidate: Candidate, shard: SetSpec) -> Job:
+    """The campaign's job with the candidate's arm, on the rows of a shard."""
+    arm = ArmSpec(name=CANDIDATE, kind="candidate", backend=candidate.backend, params=candidate.params)
+    plan = msgspec.structs.replace(job.plan, sets=(shard,), arms=(*job.plan.arms, arm))
+    return msgspec.structs.replace(job, plan=plan)
+
+
+def decide(report: Report, gain: float) -> Outcome:
+    """Accept or reject, with the class of the first reason that holds.
+
+    Args:
+        report: of a run of `confirmation_job`.
+        gain: the speedup minus one that the interval must lie above.
+    """
+    arms = {arm.name: arm for arm in report.arms}
+    candidate, stock = arms.get(CANDIDATE), arms.get(STOCK)
+    if candidate is None or stock is None or not candidate.requests:
+        return rejected("invalid")
+    reason: Reason | None = None
+    if candidate.failed:
+        reason = "failed"
+    elif report.losslessness is None or report.losslessness.stock_verdict not in ("exact", "near-tie"):
+        reason = "violated"
+    elif any(audit.passed is False for audit in report.audits):
+        reason = "audit"
+    elif report.status != "valid" or stock.failed or candidate.speedup is None:
+        reason = "invalid"
+    elif not has_width(candidate.speedup) or candidate.speedup.low <= 1.0 + gain:
+        reason = "not-faster"
+    return Outcome(accepted=reason is None, reason=reason)
+
+
+def rejected(reason: Reason) -> Outcome:
+    """A rejection."""
+    return Outcome(accepted=False, reason=reason)

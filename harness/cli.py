@@ -84,6 +84,9 @@ def build_parser() -> argparse.ArgumentParser:
     from harness.gate.commands import register as register_gate  # noqa: PLC0415
 
     register_gate(commands)
+    from harness.importers.commands import register as register_importers  # noqa: PLC0415
+
+    register_importers(commands)
     return parser
 
 

@@ -41,7 +41,7 @@ STOREYS = (
     {"assemble", "compare", "crosscheck"},
     {"run"},
     {"claims", "gate", "lossless"},
-    {"pytest_plugin"},
+    {"pytest_plugin", "importers"},
     {"cli_drafters"},
     {"cli"},
 )

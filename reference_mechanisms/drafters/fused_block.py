@@ -21,7 +21,7 @@ from reference_mechanisms.drafters.rotation import Rope, rotation
 from reference_mechanisms.drafters.static import bounds
 from reference_mechanisms.errors import DrafterError
 from reference_mechanisms.kernels.step.choice import kernels_for
-from reference_mechanisms.kernels.step.twin import Stand
+from reference_mechanisms.kernels.step.twin import Seen, Stand
 from reference_mechanisms.request import Request
 from reference_mechanisms.targets.config import LlamaConfig
 from reference_mechanisms.targets.llama import Layer, take_layer
@@ -132,14 +132,16 @@ class FusedBlock:
         self._rotations = rotations_of(config.rope, sizes.head_dim, cache.capacity, weights.norm)
         self._kernels = kernels_for(weights.device, weights.dtype, sizes.head_dim)
         self._index = torch.arange(rows, device=weights.device)
-        self._masks = torch.full((rows - 1,), config.mask_token, device=weights.device)
+        self._ids = torch.full((rows,), config.mask_token, device=weights.device)  # behind the anchor
+        self._ends = torch.full((rows,), rows, device=weights.device)
+        self._low = torch.zeros(rows, dtype=torch.int64, device=weights.device)
 
     @torch.inference_mode()
     def absorb(self, taps: Tensor, positions: Tensor, following: Tensor, last: Tensor) -> None:
         """As in `protocol.DraftProgram`."""
         del following, last
         weights, sizes = self._weights, self._weights.config.sizes
-        stand = self._stand(positions, positions[-1:] + 1, Reach())
+        stand = self._stand(positions, Seen(positions, positions))  # nothing attends
         joined = self._kernels.ops(stand).norm(weights.join(taps), weights.context_norm)
         both = weights.context(joined).view(len(taps), -1, 2 * sizes.kv_heads, sizes.head_dim)
         self._kernels.keep(both, weights.context_norms, stand)
@@ -151,10 +153,11 @@ class FusedBlock:
         sizes, rows = config.sizes, len(self._index)
         positions = start + self._index
         ops = {
-            reach: self._kernels.ops(self._stand(positions, start + rows, reach))
+            reach: self._kernels.ops(self._stand(positions, self._seen(start, positions, reach)))
             for reach in set(config.reaches)
         }
-        hidden = self._embed(torch.cat((anchor, self._masks)))
+        self._ids[:1].copy_(anchor)
+        hidden = self._embed(self._ids)
         norms = [*(layer.input_norm for layer in weights.layers[1:]), weights.norm]
         normed = ops[config.reaches[0]].norm(hidden, weights.layers[0].input_norm)
         for number, (layer, next_norm) in enumerate(zip(weights.layers, norms, strict=True)):
@@ -166,8 +169,13 @@ class FusedBlock:
             hidden, normed = mine.add_norm(hidden, layer.down(gated), next_norm)
         return self._kernels.best(self._head(normed if config.anchor_row else normed[1:]))
 
-    def _stand(self, positions: Tensor, end: Tensor, reach: Reach) -> Stand:
-        seen = bounds(positions, end, reach)
+    def _seen(self, start: Tensor, positions: Tensor, reach: Reach) -> Seen:
+        """What the rows of the block see."""
+        if reach == Reach():  # everything: the common case, in one launch
+            return Seen(self._low, start + self._ends)
+        return bounds(positions, start + len(positions), reach)
+
+    def _stand(self, positions: Tensor, seen: Seen) -> Stand:
         return Stand(positions, seen, self._rotations, self._places, self._weights.config.sizes.norm_eps)
 
 

@@ -69,14 +69,18 @@ class VerifyStep:
         self.logits = torch.empty((rows, config.vocab_size), dtype=target.dtype, device=device)
         self.tapped = torch.empty((rows, len(taps) * config.hidden_size), dtype=target.dtype, device=device)
         self.index = torch.arange(rows, device=device)
+        self._behind = torch.arange(rows + 1, device=device)
+        self._low = torch.zeros(rows, dtype=torch.int64, device=device)
 
     @torch.inference_mode()
     def __call__(self) -> None:
         """Run all rows, accept greedily, move on."""
         target = self._target
-        positions = self.start + self.index
-        seen = Seen(torch.zeros_like(positions), positions + 1)
-        stand = Stand(positions, seen, self._rotations, self._places, target.config.norm_eps)
+        places = self.start + self._behind
+        positions = places[:-1]
+        stand = Stand(
+            positions, Seen(self._low, places[1:]), self._rotations, self._places, target.config.norm_eps
+        )
         forward = target.run(self.ids, self._kernels.ops(stand), self._taps)
         self.logits = target.logits(forward.hidden)
         if forward.taps:

@@ -16,6 +16,7 @@ from reference_mechanisms.kernels.step.twin import Attend, Stand
 from reference_mechanisms.targets.layer_ops import LayerOps
 
 FUSED = "reference_mechanisms.kernels.step.fused"
+ATTENTION = "reference_mechanisms.kernels.step.fused_attention"
 SETTLING = "reference_mechanisms.kernels.step.fused_settling"
 
 
@@ -39,9 +40,11 @@ def kernels_for(device: torch.device, dtype: torch.dtype, head_dim: int) -> Kern
     if device.type != "cuda":
         return TORCH
     try:
-        fused, ends = importlib.import_module(FUSED), importlib.import_module(SETTLING)
+        fused, attention, ends = (importlib.import_module(name) for name in (FUSED, ATTENTION, SETTLING))
     except ImportError:
         return TORCH
     if not fused.fits(dtype, head_dim):
         return TORCH
-    return Kernels("triton", fused.FusedOps, fused.attend, ends.settle, fused.keep, ends.best, ends.replay)
+    return Kernels(
+        "triton", fused.FusedOps, attention.attend, ends.settle, fused.keep, ends.best, ends.replay
+    )

@@ -13,7 +13,7 @@ import triton.language as tl
 from torch import Tensor
 
 from reference_mechanisms.kernels.step.following import follow_on, how, precede
-from reference_mechanisms.kernels.step.fused_attention import attend
+from reference_mechanisms.kernels.step.fused_layer_attention import attend_layer
 from reference_mechanisms.kernels.step.twin import Stand
 
 GATED = 512  # columns of one program
@@ -23,7 +23,7 @@ TYPES = (torch.bfloat16, torch.float16, torch.float32)
 
 def fits(dtype: torch.dtype, head_dim: int) -> bool:
     """Whether the kernels take this type and head size."""
-    return dtype in TYPES and 16 <= head_dim <= 256 and head_dim & (head_dim - 1) == 0
+    return dtype in TYPES and 32 <= head_dim <= 256 and head_dim & (head_dim - 1) == 0
 
 
 @triton.jit
@@ -122,7 +122,6 @@ class FusedOps:
     def __init__(self, stand: Stand) -> None:
         """Of one forward."""
         self._stand = stand
-        self._kv_heads = len(stand.places[0]) // 2
 
     def norm(self, hidden: Tensor, weight: Tensor) -> Tensor:
         """As in `LayerOps`."""
@@ -138,16 +137,7 @@ class FusedOps:
 
     def attend(self, layer: int, qkv: Tensor, qk_norm: Tensor | None) -> Tensor:
         """As in `LayerOps`."""
-        rows, all_heads, dim = qkv.shape
-        stand = self._stand
-        heads, place = all_heads - 2 * self._kv_heads, stand.places[layer]
-        _rotate_write[(rows, all_heads, 1)](
-            qkv, qkv.stride(0), all_heads, qkv if qk_norm is None else qk_norm, stand.rotations,
-            stand.positions, place, 0, place.shape[1], stand.eps,
-            HEADS=heads, KV=self._kv_heads, HALF=dim // 2, NORMS=qk_norm is not None, num_warps=1,
-            **how(qkv.device),
-        )  # fmt: skip
-        return attend(qkv[:, :heads], place, stand.seen)
+        return attend_layer(qkv, qk_norm, self._stand, self._stand.places[layer])
 
     def gate(self, gate_up: Tensor) -> Tensor:
         """As in `LayerOps`."""

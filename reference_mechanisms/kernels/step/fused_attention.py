@@ -109,14 +109,27 @@ def attend(queries: Tensor, place: Tensor, seen: Seen) -> Tensor:
     chunks, grouped = -(-capacity // CHUNK), heads // kv_heads
     together = max(1, GROUP // grouped)
     parts = torch.empty((rows, heads, chunks, dim + 2), dtype=torch.float32, device=queries.device)
-    out = torch.empty((rows, heads * dim), dtype=queries.dtype, device=queries.device)
-    options = how(queries.device)
     _attend_chunk[(triton.cdiv(rows, together), kv_heads, chunks)](
         queries, queries.stride(0), place, seen.low, seen.high, parts, capacity, chunks, rows, dim**-0.5,
         GROUPED=grouped, TOGETHER=together, DIM=dim,
-        CELLS=max(GROUP, triton.next_power_of_2(grouped)), SPAN=CHUNK, **options,
+        CELLS=max(GROUP, triton.next_power_of_2(grouped)), SPAN=CHUNK, **how(queries.device),
     )  # fmt: skip
+    return join_chunks(parts, seen, queries.dtype)
+
+
+def join_chunks(parts: Tensor, seen: Seen, dtype: torch.dtype) -> Tensor:
+    """Attention of rows [rows, heads x head_dim] from its chunks.
+
+    Args:
+        parts: [rows, heads, chunks, head_dim + 2], of each chunk the values, the largest score and the sum
+            of shares; whatever a row does not see is not read.
+        seen: by each row.
+        dtype: of the result.
+    """
+    rows, heads, chunks, size = parts.shape
+    out = torch.empty((rows, heads * (size - 2)), dtype=dtype, device=parts.device)
     _join_chunks[(rows, heads)](
-        parts, seen.low, seen.high, out, CHUNKS=chunks, DIM=dim, SPAN=CHUNK, BATCH=JOINED, **options,
+        parts, seen.low, seen.high, out,
+        CHUNKS=chunks, DIM=size - 2, SPAN=CHUNK, BATCH=JOINED, **how(parts.device),
     )  # fmt: skip
     return out

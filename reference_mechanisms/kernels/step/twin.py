@@ -31,7 +31,7 @@ Attend = Callable[[Tensor, Tensor, Seen], Tensor]
 class Stand(NamedTuple):
     """Where the rows of a target's forward stand."""
 
-    positions: Tensor  # [rows], int64, all different
+    positions: Tensor  # [rows], int64, consecutive
     seen: Seen  # by each row
     rotations: Tensor  # of all positions, `targets.rope.rotation_table`
     places: tuple[Tensor, ...]  # cache of each layer, [2 x kv_heads, capacity, head_dim]

@@ -93,18 +93,68 @@ def test_a_row_is_bitwise_the_same_alone(dtype: torch.dtype) -> None:
         assert torch.equal(fused_attention.attend(queries[row : row + 1], place, alone)[0], together[row])
 
 
+def stand_at(first: int, rows: int, cache: Tensor) -> twin.Stand:
+    positions = torch.arange(first, first + rows, device=DEVICE)
+    table = rotation_table(RopeScaling(10000.0), DIM, 200, cache.dtype).to(DEVICE)
+    return twin.Stand(positions, twin.Seen(torch.zeros_like(positions), positions + 1), table, (cache,), 1e-5)
+
+
 @pytest.mark.parametrize("norms", [False, True], ids=["plain", "norm per head"])
-def test_layer_operations(dtype: torch.dtype, norms: bool) -> None:
-    positions = torch.tensor(POSITIONS, device=DEVICE)
-    table = rotation_table(RopeScaling(10000.0), DIM, 200, dtype).to(DEVICE)
-    seen = twin.Seen(torch.zeros_like(positions), positions + 1)
+@pytest.mark.parametrize("first", [0, 61, 64, 193])
+def test_attention_of_a_layer(dtype: torch.dtype, norms: bool, first: int) -> None:
     start = normal(2 * KV, 200, DIM, seed=1).to(DEVICE, dtype)
-    stands = [twin.Stand(positions, seen, table, (start.clone(),), 1e-5) for _ in range(2)]
-    ops = fused.FusedOps(stands[0]), twin.torch_ops(stands[1])
-    qkv = normal(ROWS, HEADS + 2 * KV, DIM, seed=2).to(DEVICE, dtype)
+    stands = [stand_at(first, 7, start.clone()) for _ in range(2)]
+    qkv = normal(7, HEADS + 2 * KV, DIM, seed=2).to(DEVICE, dtype)
     qk_norm = (1 + 0.1 * normal(HEADS + KV, DIM, seed=3)).to(DEVICE, dtype) if norms else None
+    ops = fused.FusedOps(stands[0]), twin.torch_ops(stands[1])
     close(*(one.attend(0, qkv.clone(), qk_norm) for one in ops))
-    close(stands[0].places[0], stands[1].places[0])
+    caches = [stand.places[0] for stand in stands]
+    close(*caches)
+    caches[1][:, first : first + 7] = caches[0][:, first : first + 7]
+    assert torch.equal(*caches)  # nothing else was written
+    assert torch.equal(caches[0][KV:, first : first + 7], qkv[:, HEADS + KV :].transpose(0, 1))
+
+
+def test_rows_of_a_block_see_each_other(dtype: torch.dtype) -> None:
+    start = normal(2 * KV, 200, DIM, seed=1).to(DEVICE, dtype)
+    qkv = normal(9, HEADS + 2 * KV, DIM, seed=2).to(DEVICE, dtype)
+    found = []
+    for make in (fused.FusedOps, twin.torch_ops):
+        stand = stand_at(60, 9, start.clone())
+        seen = twin.Seen(torch.full((9,), 30, device=DEVICE), torch.full((9,), 69, device=DEVICE))
+        found.append(make(stand._replace(seen=seen)).attend(0, qkv.clone(), None))
+    close(*found)
+
+
+@pytest.mark.usefixtures("products_row_by_row")
+def test_a_row_is_bitwise_the_same_in_any_step(dtype: torch.dtype) -> None:
+    """Seven rows at once, or in steps of other sizes that find the keys before them in the cache."""
+    start = normal(2 * KV, 200, DIM, seed=1).to(DEVICE, dtype)
+    qkv = normal(7, HEADS + 2 * KV, DIM, seed=2).to(DEVICE, dtype)
+    qk_norm = (1 + 0.1 * normal(HEADS + KV, DIM, seed=3)).to(DEVICE, dtype)
+    whole = start.clone()
+    together = fused.FusedOps(stand_at(60, 7, whole)).attend(0, qkv, qk_norm)
+    for sizes in ((1,) * 7, (3, 4)):
+        cache, at = start.clone(), 0
+        for size in sizes:
+            rows = qkv[at : at + size]
+            found = fused.FusedOps(stand_at(60 + at, size, cache)).attend(0, rows, qk_norm)
+            assert torch.equal(found, together[at : at + size])
+            at += size
+        assert torch.equal(cache, whole)
+
+
+def test_what_no_row_sees_is_not_read_by_a_layer(dtype: torch.dtype) -> None:
+    start = normal(2 * KV, 200, DIM, seed=1).to(DEVICE, dtype)
+    qkv = normal(2, HEADS + 2 * KV, DIM, seed=2).to(DEVICE, dtype)
+    clean = fused.FusedOps(stand_at(70, 2, start.clone())).attend(0, qkv, None)
+    start[:, 70:] = torch.nan
+    assert torch.equal(fused.FusedOps(stand_at(70, 2, start)).attend(0, qkv, None), clean)
+
+
+def test_norms_and_gate(dtype: torch.dtype) -> None:
+    stand = stand_at(0, ROWS, normal(2 * KV, 200, DIM).to(DEVICE, dtype))
+    ops = fused.FusedOps(stand), twin.torch_ops(stand)
     hidden, delta = normal(ROWS, 72, seed=4).to(DEVICE, dtype), normal(ROWS, 72, seed=5).to(DEVICE, dtype)
     weight = normal(72, seed=6).to(DEVICE, dtype)
     close(*(one.norm(hidden, weight) for one in ops))

@@ -29,13 +29,14 @@ VLLM = (
 
 
 class Target:
-    """The model, shared by the servers of a test; every continuation is computed once."""
+    """The model, shared by the servers of a module; every continuation and draw is computed once."""
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder
         self.scorer = TransformersScorer(read_folder(folder, "test"), dtype="float32")
         self.tokenizer = PromptTokenizer(folder)
         self._known: dict[tuple[int, ...], list[int]] = {}
+        self._drawn: dict[tuple[Any, ...], list[int]] = {}
         self._lock = threading.Lock()
 
     def answer(self, prompt: tuple[int, ...], count: int) -> list[int]:
@@ -49,13 +50,17 @@ class Target:
         self, prompt: tuple[int, ...], body: Mapping[str, Any], factor: float, seed: int
     ) -> list[int]:
         """Draws after temperature and top-k, each by a random number of seed and position."""
-        rng, ids = np.random.default_rng(seed), list[int]()
-        for _ in range(body["max_tokens"]):
-            row = self.logprobs(prompt, (*ids, 0))[-1]
-            kept = row >= np.sort(row)[-body["top_k"]] if body.get("top_k", -1) > 0 else row > -np.inf
-            warm = np.where(kept, row / (body["temperature"] * factor), -np.inf)
-            ids.append(int(np.argmax(warm + rng.gumbel(size=len(row)))))
-        return ids
+        top_k, temperature = body.get("top_k", -1), body["temperature"] * factor
+        asked = (prompt, seed, temperature, top_k, body["max_tokens"])
+        if asked not in self._drawn:
+            rng, ids = np.random.default_rng(seed), list[int]()
+            for _ in range(body["max_tokens"]):
+                row = self.logprobs(prompt, (*ids, 0))[-1]
+                kept = row >= np.sort(row)[-top_k] if top_k > 0 else row > -np.inf
+                warm = np.where(kept, row / temperature, -np.inf)
+                ids.append(int(np.argmax(warm + rng.gumbel(size=len(row)))))
+            self._drawn[asked] = ids
+        return self._drawn[asked]
 
     def logprobs(self, prompt: tuple[int, ...], forced: tuple[int, ...]) -> np.ndarray[Any, Any]:
         with self._lock:

@@ -102,7 +102,7 @@ def test_a_prompt_cut_anywhere_gives_the_same_bits(pair: Pair) -> None:
     cache = target.new_cache(1, 24)
     whole = in_pieces(target, cache, ids, [24])
     assert difference(whole, pair.prefill[:24]) <= TOLERANCE
-    for split in range(1, 24):
+    for split in (1, 2, 3, 4, 5, 8, 13, 16, 20, 23):  # the convolution looks three positions back
         cache.clear(0)
         assert torch.equal(in_pieces(target, cache, ids, [split, 24 - split]), whole), f"cut at {split}"
 

@@ -29,12 +29,14 @@ DrafterName = Literal["none", "ngram", "null", "replay", "dflash", "dflash2", "d
 RECORDING: tuple[DrafterName, ...] = ("null", "replay")  # need the target's own continuation
 TRAINED: tuple[DrafterName, ...] = ("dflash", "dflash2", "dspark", "eagle3")  # have weights
 SAMPLE_METHODS = ("greedy", "probabilistic")
+DELTA_FORMS = ("recurrence", "wy")
+ANY = ("graphs", "delta_form", *TWO_LEVEL)  # parameters of every arm
 MAX_DRAFTS = 32
 MAX_NODES = 64  # of a draft tree
-WITH_WEIGHTS = ("checkpoint", "drafts", "tree", "draft_sample_method", "graphs")
+WITH_WEIGHTS = ("checkpoint", "drafts", "tree", "draft_sample_method")
 ALLOWED: Mapping[DrafterName, tuple[str, ...]] = {
-    "none": ("graphs",),
-    "ngram": ("drafts", "ngram_min", "ngram_max", "graphs"),
+    "none": (),
+    "ngram": ("drafts", "ngram_min", "ngram_max"),
     "dflash": WITH_WEIGHTS,
     "dflash2": WITH_WEIGHTS,
     "dspark": (*WITH_WEIGHTS, "min_confidence"),
@@ -59,6 +61,7 @@ class ArmSettings:
     sampled: bool = False  # drafts are drawn at temperature above 0, not the best tokens
     min_confidence: float = 0.0  # verify up to the first draft below it; 0 verifies all
     two_level: TwoLevelSettings | None = None  # None: the target alone verifies
+    dense_trees: bool = False  # recurrent layers in the WY form, fast and not bit-exact
     graphs: bool = True  # on CUDA, single requests run in steps of fixed shape, recorded as graphs
 
     @property
@@ -136,10 +139,10 @@ def parse_settings(params: Mapping[str, object]) -> ArmSettings:
     name = next((one for one in known if one == params.get("drafter")), None)
     if name is None:
         raise ParameterError(f"`drafter` must be one of {', '.join(known)}, got {params.get('drafter')!r}")
-    allowed = ALLOWED.get(name, ("drafts", "graphs"))
-    unknown = sorted(set(params) - {"drafter", *allowed, *TWO_LEVEL})
+    allowed = (*ALLOWED.get(name, ("drafts",)), *ANY)
+    unknown = sorted(set(params) - {"drafter", *allowed})
     if unknown:
-        takes = ", ".join(f"`{field}`" for field in allowed) or "no parameter"
+        takes = ", ".join(f"`{field}`" for field in allowed)
         raise ParameterError(f"`{unknown[0]}` is unknown; drafter {name!r} takes {takes}")
     settings = _settings(name, params)
     try:
@@ -148,7 +151,10 @@ def parse_settings(params: Mapping[str, object]) -> ArmSettings:
         raise ParameterError(str(error)) from None
     if name == "none" and two_level is not None and two_level.policy == "stage":
         raise ParameterError("`two_level` = 'stage' needs drafts to verify in pieces; give another `drafter`")
-    return dataclasses.replace(settings, two_level=two_level)
+    form = params.get("delta_form", DELTA_FORMS[0])
+    if form not in DELTA_FORMS:
+        raise ParameterError(f"`delta_form` must be one of {', '.join(DELTA_FORMS)}, got {form!r}")
+    return dataclasses.replace(settings, two_level=two_level, dense_trees=form == "wy")
 
 
 def _settings(name: DrafterName, params: Mapping[str, object]) -> ArmSettings:

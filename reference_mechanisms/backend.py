@@ -17,6 +17,7 @@ from harness.models import ModelFolder, resolve_model
 from harness.plan import ArmSpec, Deployment
 from harness.records import DecodeRequest, StepEvent
 from harness.tokenize import PromptTokenizer
+from reference_mechanisms.arm_targets import Loaded, dense_trees, two_levels
 from reference_mechanisms.arms import ArmSettings, ParameterError, parse_settings
 from reference_mechanisms.drafters.binding import Bound, bind
 from reference_mechanisms.drafters.detectors import Finding, last_layer_tap, untrained_norms
@@ -31,12 +32,9 @@ from reference_mechanisms.engine.lanes import Lanes, Static
 from reference_mechanisms.engine.probe import Probe, probe, probe_lane
 from reference_mechanisms.engine.rules import Rules
 from reference_mechanisms.engine.target import Target
-from reference_mechanisms.errors import DrafterError, MechanismError, RequestError, TargetError
+from reference_mechanisms.errors import DrafterError, RequestError, TargetError
 from reference_mechanisms.request import Event, Request, Sampling
 from reference_mechanisms.targets.loading import load_target
-from reference_mechanisms.verification.two_level.figures import Setup
-from reference_mechanisms.verification.two_level.level_one import LevelOne, level_one_of
-from reference_mechanisms.verification.two_level.policies import Levels, TwoLevel
 from reference_mechanisms.weight12.errors import WeightError
 from reference_mechanisms.weight12.target import load_packed_llama
 
@@ -86,11 +84,21 @@ class ReferenceSession:
         self._bound = _load_drafters(self._folders, self._target)
         self._arms = {name: _fitted(name, one, self._bound.get(name)) for name, one in arms.items()}
 
-        self._two_level = self._two_levels(model)
+        plain = None if deployment.weights_format == "weight12" else model.path
+        self._loaded = Loaded(
+            self._target, plain, model.sha256 or "", model.eos_token_ids, deployment.context_length
+        )
+        taps = {name: bound.taps for name, bound in self._bound.items()}
+        try:
+            self._dense = dense_trees(self._arms, self._target)
+            self._two_level = two_levels(self._arms, self._loaded, self._dense, taps)
+        except ParameterError as error:
+            raise UsageError(str(error)) from None
         self._lanes = _lanes_of(self._arms, self._target, deployment.context_length)
 
         def decoder(name: str | None, lanes: Lanes | None, nodes: int = 0) -> Decoder:
-            target = self._two_level[name].target if name in self._two_level else self._target
+            target = self._dense.get(name or "", self._target)
+            target = self._two_level[name].target if name in self._two_level else target
             own, capacity = None if name is None else rules.get(name), deployment.context_length
             return Decoder(target, model.eos_token_ids, tokenizer.decode, capacity, own, lanes, nodes)
 
@@ -105,37 +113,6 @@ class ReferenceSession:
             lane, rows = self._lanes.checking(()), self._lanes.rows
             self._single_probe = probe_lane(lane, self._target.config.vocab_size, rows)
         self._recorded: dict[tuple[int, ...], tuple[int, ...]] = {}
-
-    def _two_levels(self, model: ModelFolder) -> dict[str, TwoLevel]:
-        """Of the arms that have two; arms with the same first level share it."""
-        target, deployment = self._target, self._deployment
-        made: dict[LevelOne, Target] = {}
-
-        def make(level: LevelOne) -> Target:
-            plain = None if deployment.weights_format == "weight12" else model.path
-            if level not in made:
-                made[level] = level_one_of(level, target, plain)
-            return made[level]
-
-        found = {}
-        for name, one in self._arms.items():
-            if one.two_level is None:
-                continue
-            bound = self._bound.get(name)
-            levels = Levels(
-                target,
-                make,
-                model.eos_token_ids,
-                deployment.context_length,
-                one.tree or 0,
-                one.plain_rows,
-            )
-            try:
-                setup = _setup(one, model, target)
-                found[name] = TwoLevel(one.two_level, levels, () if bound is None else bound.taps, setup)
-            except MechanismError as error:
-                raise UsageError(f"arms[{name}].params: {error}") from None
-        return found
 
     def describe(self) -> dict[str, Any]:
         """Engine, device, kernels, what the probe found, and the drafter of each arm."""
@@ -167,6 +144,7 @@ class ReferenceSession:
             ),
             "verification": _verification(self._arms),
             "two_level": {name: one.about for name, one in self._two_level.items()},
+            "not_bit_exact": dict.fromkeys(self._dense, "recurrent layers in the WY form"),
             "drafters": {name: settings.drafter for name, settings in self._arms.items()},
             "checkpoints": {name: one.name for name, one in self._folders.items()},
             "drafter_findings": {name: _findings(bound, self._target) for name, bound in self._bound.items()},
@@ -210,7 +188,8 @@ class ReferenceSession:
         self._decoders.clear()
         self._bound.clear()
         self._two_level.clear()
-        del self._target, self._recorder, self._lanes
+        self._dense.clear()
+        del self._target, self._loaded, self._recorder, self._lanes
         if self._deployment.device == "cuda":
             torch.cuda.empty_cache()
 
@@ -229,7 +208,7 @@ def open_session(
         arms: their `params`: `drafter` ("none", "ngram", "null", "replay", "dflash", "dflash2", "dspark",
             "eagle3"), `drafts`; for ngram `ngram_min` and `ngram_max`; for the trained ones `checkpoint`
             (left out: the one shipped for this target), `draft_sample_method`, `tree` (nodes of a draft
-            tree), and for dspark `min_confidence`; for any of them `two_level` and its own.
+            tree), and for dspark `min_confidence`; for any of them `two_level` and its own, `delta_form`.
         rules: other decisions for an arm, by its name; for tests of the oracle.
         wrap: what to put around an arm's drafter, by its name; for tests of the oracle.
         shipped: folder of the drafters that come with the package.
@@ -379,20 +358,6 @@ def _verification(arms: Mapping[str, ArmSettings]) -> str:
     if trees:
         found += f"; tree: {trees}, along the target's own choices, which are draws at temperature above 0"
     return found
-
-
-def _setup(arm: ArmSettings, model: ModelFolder, target: Target) -> Setup:
-    """What figures of this arm's first level are measured on."""
-    level = None if arm.two_level is None else arm.two_level.level_one
-    gpu = torch.cuda.get_device_name() if target.device.type == "cuda" else None
-    return Setup(
-        target_sha256=model.sha256 or "",
-        dtype=str(target.dtype).removeprefix("torch."),
-        device=gpu or f"cpu, {torch.get_num_threads()} threads",
-        level_one="" if level is None else level.about,
-        drafter=arm.drafter,
-        drafts=arm.drafts,
-    )
 
 
 def _request(request: DecodeRequest) -> Request:

@@ -14,7 +14,7 @@ step of its own, a draft token or part of a prompt. So its bits do not depend on
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import NamedTuple
+from typing import NamedTuple, Protocol
 
 import torch
 from torch import Tensor
@@ -89,6 +89,40 @@ class Stash(NamedTuple):
     writes: Write
     raw: Tensor  # [n, channels]
 
+    def after(self, state: DeltaState, path: Sequence[int]) -> DeltaState:
+        """The state behind a path of rows, by `replay`."""
+        return replay(state, self, path)
+
+
+class Committable(Protocol):
+    """What a form leaves of n rows, so that some of them can be committed."""
+
+    def after(self, state: DeltaState, path: Sequence[int]) -> DeltaState:
+        """The state behind a path of rows, each the parent of the next, the first one's being `state`."""
+        ...
+
+
+class DeltaForm(Protocol):
+    """A way to compute one layer over a tree of rows: `DeltaMixer`, or `delta_wy.DenseDeltaMixer`."""
+
+    def verify(
+        self, root: DeltaState, inputs: DeltaInputs, parents: Sequence[int]
+    ) -> tuple[Tensor, Committable]:
+        """Run n rows, each from the state of its parent; the root is left as it is.
+
+        Args:
+            root: committed state.
+            inputs: of n rows, a parent before its children.
+            parents: of each row, another row or -1 for the root.
+
+        Returns:
+            Outputs [n, value_heads x value_dim], and what a commit needs.
+
+        Raises:
+            ValueError: a parent does not stand in front of its row.
+        """
+        ...
+
 
 def empty_state(sizes: DeltaSizes, dtype: torch.dtype, device: torch.device) -> DeltaState:
     """The state of a sequence without tokens."""
@@ -108,25 +142,11 @@ class DeltaMixer:
             weights: of the layer.
             eps: of the output norm.
         """
-        self._sizes, self._weights, self._eps = sizes, weights, eps
-        self._rate = -weights.log_a.float().exp()
+        self.sizes, self.weights, self.eps = sizes, weights, eps
+        self.rate = -weights.log_a.float().exp()  # of the decay, [value_heads]
 
     def verify(self, root: DeltaState, inputs: DeltaInputs, parents: Sequence[int]) -> tuple[Tensor, Stash]:
-        """Run n rows, each from the state of its parent; the root is left as it is.
-
-        States live only until the last child of their row has run.
-
-        Args:
-            root: committed state.
-            inputs: of n rows, a parent before its children.
-            parents: of each row, another row or -1 for the root.
-
-        Returns:
-            Outputs [n, value_heads x value_dim], and the stash that `replay` commits rows from.
-
-        Raises:
-            ValueError: a parent does not stand in front of its row.
-        """
+        """As in `DeltaForm`; states live only until the last child of their row has run."""
         check_parents(parents, len(inputs.raw))
         last_child = {parent: row for row, parent in enumerate(parents)}
         states = {-1: root}
@@ -142,23 +162,23 @@ class DeltaMixer:
         return torch.stack(outputs), Stash(stacked, inputs.raw)
 
     def _step(self, state: DeltaState, row: DeltaInputs) -> tuple[Tensor, Write, DeltaState]:
-        sizes = self._sizes
+        sizes = self.sizes
         seen = torch.cat((state.window, row.raw[None]))
-        mixed = F.silu((seen * self._weights.convolution).sum(0).to(row.raw.dtype))
+        mixed = F.silu((seen * self.weights.convolution).sum(0).to(row.raw.dtype))
         query, key, value = torch.split(mixed, [sizes.keys, sizes.keys, sizes.values])
         heads = (sizes.key_heads, sizes.value_heads // sizes.key_heads)
         write = Write(
-            key=_unit(key.view(sizes.key_heads, sizes.key_dim)),
+            key=unit_length(key.view(sizes.key_heads, sizes.key_dim)),
             value=value.view(*heads, sizes.value_dim),
             beta=row.b.sigmoid().to(STATE_TYPE).view(heads),
-            log_decay=(self._rate * F.softplus(row.a.float() + self._weights.dt_bias))
+            log_decay=(self.rate * F.softplus(row.a.float() + self.weights.dt_bias))
             .to(STATE_TYPE)
             .view(heads),
         )
         memory = written(state.memory, write)
-        query = _unit(query.view(sizes.key_heads, sizes.key_dim)) / sizes.key_dim**0.5
+        query = unit_length(query.view(sizes.key_heads, sizes.key_dim)) / sizes.key_dim**0.5
         read = (memory * query[:, None, :, None]).sum(-2).to(row.raw.dtype)
-        output = _gated_norm(read.view(row.z.shape), row.z, self._weights.norm, self._eps)
+        output = gated_norm(read.view(row.z.shape), row.z, self.weights.norm, self.eps)
         return output.flatten(), write, DeltaState(memory, seen[1:])
 
 
@@ -203,14 +223,14 @@ def _one(inputs: DeltaInputs, row: int) -> DeltaInputs:
     return DeltaInputs(*(part[row] for part in inputs))
 
 
-def _unit(x: Tensor) -> Tensor:
-    """Heads [heads, dim] of unit length, in the state's type."""
+def unit_length(x: Tensor) -> Tensor:
+    """Heads [..., dim] of unit length, in the state's type."""
     wide = x.to(STATE_TYPE)
     return wide * torch.rsqrt((wide * wide).sum(-1, keepdim=True) + LENGTH_EPS)
 
 
-def _gated_norm(x: Tensor, gate: Tensor, weight: Tensor, eps: float) -> Tensor:
-    """Norm of heads [value_heads, value_dim], then times SiLU of the gate; rounds where stock does."""
+def gated_norm(x: Tensor, gate: Tensor, weight: Tensor, eps: float) -> Tensor:
+    """Norm of heads [..., value_dim], then times SiLU of the gate; rounds where stock does."""
     wide = x.float()
     normed = wide * torch.rsqrt(wide.pow(2).mean(-1, keepdim=True) + eps)
     return (weight * normed.to(x.dtype) * F.silu(gate.float())).to(x.dtype)

@@ -21,7 +21,14 @@ from reference_mechanisms.engine.rows import Rows
 from reference_mechanisms.engine.target import Forward
 from reference_mechanisms.errors import TargetError
 from reference_mechanisms.targets.checkpoint import Checkpoint
-from reference_mechanisms.targets.gated_delta import DeltaInputs, DeltaMixer, DeltaSizes, DeltaWeights
+from reference_mechanisms.targets.delta_wy import DenseDeltaMixer, Plans
+from reference_mechanisms.targets.gated_delta import (
+    DeltaForm,
+    DeltaInputs,
+    DeltaMixer,
+    DeltaSizes,
+    DeltaWeights,
+)
 from reference_mechanisms.targets.hybrid_cache import HybridCache
 from reference_mechanisms.targets.hybrid_config import HybridConfig, read_hybrid_config
 from reference_mechanisms.targets.llama import HEAD, KEY_BUCKET, RECOMPUTED, check_exit
@@ -34,7 +41,7 @@ class DeltaLayer(NamedTuple):
     """Gated DeltaNet with the products around it."""
 
     projections: Linear  # to queries, keys, values, z, b and a, in the order of the checkpoint
-    mixer: DeltaMixer
+    mixer: DeltaForm
     output: Linear
 
 
@@ -129,6 +136,16 @@ class HybridTarget:
         """The same weights, whose attention layers see no more than a window of what is cached."""
         found = copy.copy(self)
         found._window = window
+        return found
+
+    def dense_trees(self) -> HybridTarget:
+        """The same weights, recurrent layers in the ancestor-masked WY form: fast, and not bit-exact.
+
+        Raises:
+            TargetError: float32 products are set to be rounded to fewer bits.
+        """
+        found, plans = copy.copy(self), Plans()
+        found._layers = [_dense(layer, plans) for layer in self._layers]
         return found
 
     def new_cache(self, slots: int, capacity: int) -> HybridCache:
@@ -298,6 +315,13 @@ def _take_layer(
         gate_up=matrices.linear(gates, hidden, None),
         down=matrices.linear([(f"{prefix}mlp.down_proj.weight", hidden)], inner, None),
     )
+
+
+def _dense(layer: HybridLayer, plans: Plans) -> HybridLayer:
+    mixing = layer.mixing
+    if not isinstance(mixing, DeltaLayer) or not isinstance(mixing.mixer, DeltaMixer):
+        return layer
+    return layer._replace(mixing=mixing._replace(mixer=DenseDeltaMixer(mixing.mixer, plans)))
 
 
 def _take_delta(

@@ -16,12 +16,11 @@ from torch import Tensor
 from reference_mechanisms.engine.cache import KVCache
 from reference_mechanisms.engine.rows import Rows
 from reference_mechanisms.targets.gated_delta import (
+    Committable,
     DeltaSizes,
     DeltaState,
-    Stash,
     check_parents,
     empty_state,
-    replay,
 )
 
 
@@ -30,7 +29,7 @@ class _Pending:
     """Rows of one slot that ran and are not committed."""
 
     parents: Sequence[int]
-    stashes: list[Stash] = field(default_factory=list)  # one a recurrent layer, in order
+    stashes: list[Committable] = field(default_factory=list)  # one a recurrent layer, in order
 
 
 @dataclass(frozen=True, slots=True)
@@ -112,7 +111,7 @@ class HybridCache:
         """The committed state of a recurrent layer, counted among its kind; not to be written to."""
         return DeltaState(self._memories[slot, layer], self._windows[slot, layer])
 
-    def leave(self, slot: int, stash: Stash) -> None:
+    def leave(self, slot: int, stash: Committable) -> None:
         """Keep the stash of the next recurrent layer of the open forward."""
         self._pending[slot].stashes.append(stash)
 
@@ -181,6 +180,6 @@ class HybridCache:
 
     def _replay(self, slot: int, pending: _Pending, path: Sequence[int]) -> None:
         for layer, stash in enumerate(pending.stashes):
-            memory, window = replay(self.state(slot, layer), stash, path)
+            memory, window = stash.after(self.state(slot, layer), path)
             self._memories[slot, layer] = memory
             self._windows[slot, layer] = window

@@ -17,10 +17,11 @@ import torch
 from reference_mechanisms.engine.cache import Window
 from reference_mechanisms.engine.target import RewindableCache, Target
 from reference_mechanisms.errors import TargetError
+from reference_mechanisms.targets.hybrid import HybridTarget
 from reference_mechanisms.targets.loading import load_target
 from reference_mechanisms.verification.two_level.four_bit import load_four_bit
 
-LevelName = Literal["four-bit", "early-exit", "window", "bf16"]
+LevelName = Literal["four-bit", "early-exit", "window", "bf16", "wy"]
 
 
 class LevelOne(NamedTuple):
@@ -37,7 +38,12 @@ class LevelOne(NamedTuple):
             return f"early exit behind {self.layers} layers"
         if self.window is not None:
             return f"the first {self.window.sinks} and last {self.window.recent} positions"
-        return {"four-bit": "4-bit weights", "bf16": "arithmetic in bfloat16"}.get(self.name, self.name)
+        names = {
+            "four-bit": "4-bit weights",
+            "bf16": "arithmetic in bfloat16",
+            "wy": "recurrent layers in the WY form",
+        }
+        return names.get(self.name, self.name)
 
 
 @runtime_checkable
@@ -75,6 +81,10 @@ def level_one_of(level: LevelOne, target: Target, folder: Path | None) -> Target
         if target.dtype == torch.bfloat16:
             raise TargetError("level one in bfloat16: the target computes so itself; give another level one")
         return load_target(folder, torch.bfloat16, target.device)
+    if level.name == "wy":
+        if not isinstance(target, HybridTarget):
+            raise TargetError("level one 'wy' is for recurrent layers, and the target has none")
+        return target.dense_trees()
     if not isinstance(target, Reducible):
         raise TargetError(f"level one {level.name!r}: this target cannot be reduced")
     if level.layers is not None:

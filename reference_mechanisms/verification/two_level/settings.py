@@ -33,6 +33,7 @@ OF_LEVEL: Mapping[str, tuple[str, ...]] = {
     "early-exit": ("level_one_layers",),
     "window": ("level_one_sinks", "level_one_recent"),
 }
+SAME_FUNCTION: tuple[LevelName, ...] = ("bf16", "wy")  # levels whose near ties mean something
 MAX_HELD = 64
 MAX_ROUNDS = 16
 MAX_POSITIONS = 1 << 20
@@ -114,9 +115,10 @@ def parse_two_level(params: Mapping[str, object], *, tree: bool, sampled: bool) 
     of_level = ("level_one", *OF_LEVEL.get(level.name, ()))
     if policy == "hold":
         _only(params, given, "hold", (*of_level, *OF_HOLD))
-        if level.name == "bf16":
+        if level.name in SAME_FUNCTION:
             raise TwoLevelError(
-                "`level_one` = 'bf16' is the same function in other arithmetic, for `two_level` = 'recheck'"
+                f"`level_one` = {level.name!r} is the same function in other arithmetic, for `two_level` = "
+                f"'recheck'"
             )
         return _hold(params, level)
     _only(params, given, "recheck", (*of_level, "recheck", "recheck_margin", "held"))
@@ -140,10 +142,11 @@ def _hold(params: Mapping[str, object], level: LevelOne) -> TwoLevelSettings:
 
 
 def _recheck(params: Mapping[str, object], level: LevelOne, *, tree: bool) -> TwoLevelSettings:
-    if level.name != "bf16":
+    if level.name not in SAME_FUNCTION:
         raise TwoLevelError(
             f"`two_level` = 'recheck' does not go with `level_one` = {level.name!r}: a near tie says "
-            f"something only where both levels are the same function; give 'bf16', or `two_level` = 'hold'"
+            f"something only where both levels are the same function; give {' or '.join(SAME_FUNCTION)}, or "
+            f"`two_level` = 'hold'"
         )
     grades: tuple[Recheck, ...] = get_args(Recheck)
     grade = _one_of({"recheck": "all"} | dict(params), "recheck", grades)

@@ -17,9 +17,11 @@ from harness.models import resolve_model
 from harness.plan import ArmSpec, Deployment, ModelSpec
 from harness.records import DecodeRequest, Sampling, StepEvent
 from reference_mechanisms import backend
+from reference_mechanisms.arm_targets import Loaded, setup_of
 from reference_mechanisms.arms import ParameterError, parse_settings
 from reference_mechanisms.backend import ReferenceSession, open_session
 from reference_mechanisms.engine.cache import Window
+from reference_mechanisms.targets.loading import load_target
 from reference_mechanisms.verification.two_level.figures import SCHEMA
 from reference_mechanisms.verification.two_level.holding import Holding
 from reference_mechanisms.verification.two_level.level_one import LevelOne
@@ -135,19 +137,45 @@ def test_the_session_says_what_verifies(session: ReferenceSession) -> None:
     assert "ar" not in said
 
 
-def test_a_hybrid_target_has_two_levels_too(folders: dict[str, Path]) -> None:
-    names = ("ar", "4-bit")
-    session = open_session(deployment_of(folders["hybrid"]), arms(*names))
+def test_a_hybrid_target_has_two_levels_and_a_fast_form_too(folders: dict[str, Path]) -> None:
+    exact: dict[str, Any] = {
+        "drafter": "replay",
+        "two_level": "recheck",
+        "level_one": "wy",
+        "recheck_margin": 0.01,
+    }
+    more = {"wy": {"drafter": "replay", "delta_form": "wy"}, "exact": exact}
+    session = open_session(deployment_of(folders["hybrid"]), arms("ar", "4-bit", *more, **more))
     batch = requests()[:1]
     plain = told(list(session.stream("ar", batch)))
-    for name in names[1:]:
+    for name in ("4-bit", "exact", "wy"):
         session.prepare(name, batch)
-        assert told(list(session.stream(name, batch))) == plain
+        ((logits, text),) = told(list(session.stream(name, batch)))
+        assert text == plain[0][1]
+        assert (logits == plain[0][0]) == (name != "wy")
+    assert session.describe()["not_bit_exact"] == {"wy": "recurrent layers in the WY form"}
+
+
+@pytest.mark.parametrize(
+    ("params", "message"),
+    [
+        ({"drafter": "none", "delta_form": "wy"}, "`delta_form` = 'wy' is for recurrent layers"),
+        (
+            {"drafter": "ngram", "two_level": "recheck", "level_one": "wy", "recheck_margin": 1},
+            "level one 'wy'",
+        ),
+    ],
+)
+def test_the_fast_form_is_refused_without_recurrent_layers(
+    deployment: Deployment, params: dict[str, Any], message: str
+) -> None:
+    with pytest.raises(UsageError, match=rf"arms\[x\]\.params: {message}"):
+        open_session(deployment, arms("x", x=params))
 
 
 @pytest.mark.parametrize(("beta", "on"), [(0.99, True), (0.2, False)])
 def test_measured_figures_switch_level_one_on_where_it_pays(
-    deployment: Deployment, tmp_path: Path, beta: float, on: bool
+    deployment: Deployment, folders: dict[str, Path], tmp_path: Path, beta: float, on: bool
 ) -> None:
     file = tmp_path / "figures.json"
     params: dict[str, Any] = ARMS["alone"] | {"gain_figures": str(file), "held": 12}
@@ -165,7 +193,9 @@ def test_measured_figures_switch_level_one_on_where_it_pays(
     file.write_text(json.dumps({"schema": SCHEMA, "setup": setup | {"drafts": 0}, "measured": measured}))
     with pytest.raises(UsageError, match=r"arms\[alone\]\.params: .*measured with `target_sha256` ''"):
         open_session(deployment, arms("ar", "alone", alone=params))
-    found = backend._setup(parse_settings(params), resolve_model(deployment.target), _target())
+    sha256 = resolve_model(deployment.target).sha256 or ""
+    loaded = Loaded(load_target(folders["dense"], torch.float32, torch.device("cpu")), None, sha256, (), 128)
+    found = setup_of(parse_settings(params), loaded)
     content = {"schema": SCHEMA, "setup": msgspec.to_builtins(found), "measured": measured}
     file.write_text(json.dumps(content))
     session = open_session(deployment, arms("ar", "alone", alone=params))
@@ -173,10 +203,6 @@ def test_measured_figures_switch_level_one_on_where_it_pays(
     assert told(events) == told(list(session.stream("ar", requests())))
     assert max(event.num_draft_tokens for event in events) == (12 if on else 0)
     assert ("is off: the measured figures give 0." in session.describe()["two_level"]["alone"]) is not on
-
-
-def _target() -> Any:
-    return SimpleNamespace(device=torch.device("cpu"), dtype=torch.float32)
 
 
 def test_defaults_are_filled_in() -> None:
@@ -197,7 +223,7 @@ WRONG: list[tuple[Callable[[], dict[str, Any]], str]] = [
     (lambda: {"two_level": "both"}, "`two_level` must be one of hold, stage, recheck, got 'both'"),
     (
         lambda: {"two_level": "hold"},
-        "`level_one` must be one of four-bit, early-exit, window, bf16, got None",
+        "`level_one` must be one of four-bit, early-exit, window, bf16, wy, got None",
     ),
     (lambda: {"two_level": "hold", "level_one": "bf16"}, "for `two_level` = 'recheck'"),
     (lambda: {"two_level": "hold", "level_one": "early-exit"}, "`level_one_layers` must be an integer"),
@@ -213,6 +239,7 @@ WRONG: list[tuple[Callable[[], dict[str, Any]], str]] = [
     (lambda: ARMS["stage"] | {"level_one": "four-bit"}, "`level_one` is of no use to `two_level` 'stage'"),
     (lambda: ARMS["stage"] | {"drafter": "none"}, "'stage' needs drafts to verify in pieces"),
     (lambda: ARMS["fast"] | {"level_one": "four-bit"}, "a near tie says something only where"),
+    (lambda: {"delta_form": "dense"}, "`delta_form` must be one of recurrence, wy, got 'dense'"),
     (lambda: ARMS["fast"] | {"recheck": "some"}, "`recheck` must be one of all, near-ties"),
     (lambda: ARMS["fast"] | {"recheck_margin": 0}, "`recheck_margin` must be above 0"),
     (lambda: ARMS["trusting"] | {"held": 3}, "which holds nothing back"),

@@ -1,0 +1,101 @@
+"""What each arm verifies with, where that is not the session's target as it stands."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import NamedTuple
+
+import torch
+
+from reference_mechanisms.arms import ArmSettings, ParameterError
+from reference_mechanisms.engine.target import Target
+from reference_mechanisms.errors import MechanismError, TargetError
+from reference_mechanisms.targets.hybrid import HybridTarget
+from reference_mechanisms.verification.two_level.figures import Setup
+from reference_mechanisms.verification.two_level.level_one import LevelOne, level_one_of
+from reference_mechanisms.verification.two_level.policies import Levels, TwoLevel
+
+
+class Loaded(NamedTuple):
+    """The session's target and what it was loaded from."""
+
+    target: Target
+    folder: Path | None  # of plain weights; None: they are packed
+    sha256: str  # of the weights
+    eos_ids: Sequence[int]
+    context_length: int
+
+
+def dense_trees(arms: Mapping[str, ArmSettings], target: Target) -> dict[str, Target]:
+    """The target of each arm that runs recurrent layers in the WY form.
+
+    Raises:
+        ParameterError: the target has none, or cannot run it here.
+    """
+    names = [name for name, one in arms.items() if one.dense_trees]
+    if names and not isinstance(target, HybridTarget):
+        raise ParameterError(
+            f"arms[{names[0]}].params: `delta_form` = 'wy' is for recurrent layers, and the target has none"
+        )
+    try:
+        return dict.fromkeys(names, target.dense_trees()) if isinstance(target, HybridTarget) else {}
+    except TargetError as error:
+        raise ParameterError(f"arms[{names[0]}].params: {error}") from None
+
+
+def two_levels(
+    arms: Mapping[str, ArmSettings],
+    loaded: Loaded,
+    dense: Mapping[str, Target],
+    taps: Mapping[str, Sequence[int]],
+) -> dict[str, TwoLevel]:
+    """Of the arms that have two; arms with the same first level share it.
+
+    Args:
+        arms: of the session.
+        loaded: its target.
+        dense: targets of single arms in its place.
+        taps: layers that an arm's drafter reads.
+
+    Raises:
+        ParameterError: naming the arm.
+    """
+    made: dict[LevelOne, Target] = {}
+
+    def make(level: LevelOne) -> Target:
+        if level not in made:
+            made[level] = level_one_of(level, loaded.target, loaded.folder)
+        return made[level]
+
+    found = {}
+    for name, one in arms.items():
+        if one.two_level is None:
+            continue
+        levels = Levels(
+            target=dense.get(name, loaded.target),
+            make=make,
+            eos_ids=loaded.eos_ids,
+            capacity=loaded.context_length,
+            nodes=one.tree or 0,
+            rows=one.plain_rows,
+        )
+        try:
+            found[name] = TwoLevel(one.two_level, levels, taps.get(name, ()), setup_of(one, loaded))
+        except MechanismError as error:
+            raise ParameterError(f"arms[{name}].params: {error}") from None
+    return found
+
+
+def setup_of(arm: ArmSettings, loaded: Loaded) -> Setup:
+    """What figures of an arm's first level are measured on."""
+    level = None if arm.two_level is None else arm.two_level.level_one
+    gpu = torch.cuda.get_device_name() if loaded.target.device.type == "cuda" else None
+    return Setup(
+        target_sha256=loaded.sha256,
+        dtype=str(loaded.target.dtype).removeprefix("torch."),
+        device=gpu or f"cpu, {torch.get_num_threads()} threads",
+        level_one="" if level is None else level.about,
+        drafter=arm.drafter,
+        drafts=arm.drafts,
+    )

@@ -62,6 +62,8 @@ def main(behaviour: str, step_ms: float, tokens_per_step: float | None, pids: Pa
             sys.exit(1)
         if behaviour == "never answers" or (number >= 4 and behaviour == "falls silent"):
             time.sleep(600)
+        if behaviour == "compiles first" and number == 0:
+            found["wall_s"] += 60
         if behaviour == "stops early":
             found["tokens"] -= 1
         if behaviour == "answers something else":

@@ -153,17 +153,20 @@ def _round(number: int, plan: Plan, engines: dict[Name, Engine], deadline: float
                     return False  # not the engine's fault
                 _leave_out(engines, name, f"round {number}, batch {batch}: {fault}", found)
                 continue
-            if number >= 0:
+            if one is not None:
                 found.samples.append(one)
     found.gpu.extend(_gpu())
     return bool(engines)
 
 
-def _timed(name: Name, number: int, batch: int, engine: Engine, left_s: float) -> Sample:
+def _timed(name: Name, number: int, batch: int, engine: Engine, left_s: float) -> Sample | None:
+    """One pair of calls; None for the round that warms up, whose times mean nothing."""
     began = time.monotonic()
     short = engine.call(batch, PROMPT, SHORT, min(ANSWER_S, max(0.0, left_s)))
     left_s -= time.monotonic() - began
     long = engine.call(batch, PROMPT, LONG, min(ANSWER_S, max(0.0, left_s)))
+    if number < 0:
+        return None
     try:
         return sample(*name, number, long, short)
     except ValueError as error:

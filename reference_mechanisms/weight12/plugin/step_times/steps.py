@@ -9,6 +9,7 @@ from typing import Any
 import msgspec
 
 PLAIN, PACKED = "bf16", "weight12"
+NAMES = {PLAIN: "stock", PACKED: "weight12"}  # of the arms that they are, in a summary
 KINDS = (PLAIN, PACKED)
 AR, DFLASH = "ar", "dflash"  # the two modes: autoregressive, and with a DFlash drafter
 
@@ -130,10 +131,11 @@ def _spread(values: Iterable[float]) -> dict[str, float]:
 
 
 def step_ms(rows: Iterable[Mapping[str, Any]], mode: str = AR) -> dict[str, dict[str, float]]:
-    """Median milliseconds of a step: [kind][batch as text], for the kinds that were timed."""
+    """Median milliseconds of a step: [arm][batch as text], for the kinds that were timed."""
     found: dict[str, dict[str, float]] = {}
     for row in rows:
         for kind in KINDS:
             if row["mode"] == mode and kind in row:
-                found.setdefault(kind, {})[str(row["batch"])] = round(row[kind]["step_ms"]["median"], 4)
+                median = row[kind]["step_ms"]["median"]
+                found.setdefault(NAMES[kind], {})[str(row["batch"])] = round(median, 4)
     return found

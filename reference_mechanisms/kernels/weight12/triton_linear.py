@@ -90,7 +90,7 @@ def _run(x: Tensor, matrix: Planes | None, weight: Tensor | None, sizes: _Sizes,
     _product[grid](
         sums,
         x,
-        weight,
+        None if weight is None else weight.view(torch.uint8),
         None if matrix is None else matrix.lo,
         None if matrix is None else matrix.code,
         None if matrix is None else matrix.pidx,
@@ -163,13 +163,14 @@ def _product(
         if as_float:
             x_a = x_a.to(tl.float32)
             x_b = x_b.to(tl.float32)
-        if not packed:
-            w_at = weight + wide[None, :] * columns + at[:, None]
-            w_a = tl.load(w_at, mask=has_row[None, :] & (at < columns)[:, None], other=0.0)
-            w_b = tl.load(w_at + 32, mask=has_row[None, :] & (at + 32 < columns)[:, None], other=0.0)
-            if as_float:
-                w_a = w_a.to(tl.float32)
-                w_b = w_b.to(tl.float32)
+        if not packed:  # byte by byte, as packed weights come: Triton orders a product by its loads
+            w_at = weight + 2 * (wide[None, :] * columns + at[:, None])
+            keep_a = has_row[None, :] & (at < columns)[:, None]
+            keep_b = has_row[None, :] & (at + 32 < columns)[:, None]
+            high_a = tl.load(w_at + 1, mask=keep_a, other=0).to(tl.int32)
+            high_b = tl.load(w_at + 65, mask=keep_b, other=0).to(tl.int32)
+            w_a = _half(tl.load(w_at, mask=keep_a, other=0), high_a, as_float)
+            w_b = _half(tl.load(w_at + 64, mask=keep_b, other=0), high_b, as_float)
         else:
             base = wide * q + group
             number = tl.load(pidx + base, mask=live, other=0).to(tl.int32)

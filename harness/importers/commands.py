@@ -96,7 +96,7 @@ def _told(found: Headlines) -> str:
     ]
     if found.token_difference:
         lines.append(
-            f"The method emitted {found.token_difference:+d} tokens against the baseline; lossless and greedy "
+            f"The method emitted {found.token_difference:+d} tokens against the baseline; lossless greedy, "
             "it would be 0, so ratios are of time per token."
         )
     if found.lengths is not None:

@@ -1,0 +1,106 @@
+"""Compile every kernel of a step for an architecture given as 90 or 120; needs no GPU, and no interpreter.
+
+Prints one JSON object: kernel -> bytes of the machine code and which waits and products it has.
+"""
+
+from __future__ import annotations
+
+import json
+import sys
+from typing import Any
+
+import triton
+from triton.backends.compiler import GPUTarget
+from triton.compiler import ASTSource
+
+from reference_mechanisms.kernels.step import fused, fused_attention, fused_layer_attention, fused_settling
+
+BF16, WIDE, WHOLE = "*bf16", "*fp32", "*i64"
+CHUNKS = {"GROUPED": 4, "TOGETHER": 4, "CELLS": 16, "SPAN": 64}
+SEEN = {"seen_low": WHOLE, "seen_high": WHOLE}
+# Kernel, types of its pointers, its constants, warps. Whatever is left are whole numbers, but for these.
+FRACTIONS = ("eps", "scale")
+KERNELS: tuple[tuple[Any, dict[str, str], dict[str, Any], int], ...] = (
+    (
+        fused._add_norm,
+        dict.fromkeys(("hidden", "delta", "weight", "summed", "normed"), BF16),
+        {"ADDS": True, "BLOCK": 4096},
+        8,
+    ),
+    (
+        fused._rotate_write,
+        {"rows": BF16, "gains": BF16, "table": BF16, "positions": WHOLE, "place": BF16},
+        {"HEADS": 0, "KV": 8, "HALF": 64, "NORMS": True},
+        1,
+    ),
+    (fused._gate, {"gate_up": BF16, "out": BF16}, {"BLOCK": 512}, 4),
+    (
+        fused_attention._attend_chunk,
+        {"queries": BF16, "place": BF16, "parts": WIDE, **SEEN},
+        CHUNKS | {"DIM": 128},
+        4,
+    ),
+    (
+        fused_attention._join_chunks,
+        {"parts": WIDE, "out": BF16, **SEEN},
+        {"CHUNKS": 12, "DIM": 128, "SPAN": 64, "BATCH": 16},
+        4,
+    ),
+    (
+        fused_layer_attention._attend_layer,
+        {"qkv": BF16, "gains": BF16, "table": BF16, "positions": WHOLE, "place": BF16, "parts": WIDE, **SEEN},
+        CHUNKS | {"HALF": 64, "KV": 8, "NORMS": True},
+        4,
+    ),
+    (fused_settling._best, {"logits": BF16, "tops": WIDE, "places": "*i32"}, {"PART": 2048}, 4),
+    (
+        fused_settling._settle,
+        {"tops": WIDE, "places": "*i32"}
+        | dict.fromkeys(("state", "choices", "before", "accepted", "report"), WHOLE),
+        {"ROWS": 16, "RANGE": 16, "PARTS": 128},
+        8,
+    ),
+    (fused_settling._join_best, {"tops": WIDE, "places": "*i32", "out": WHOLE}, {"PARTS": 128}, 1),
+    (
+        fused_settling._replay,
+        dict.fromkeys(("start", "tokens", "counts", "turn", "out"), WHOLE),
+        {"RANGE": 16},
+        1,
+    ),
+)
+
+
+def compiled(capability: int) -> dict[str, Any]:
+    """Every kernel for one compute capability."""
+    found = {}
+    for kernel, pointers, constants, warps in KERNELS:
+        values = constants | {"PDL": True}
+        types = {}
+        for name in kernel.arg_names:
+            number = "fp32" if name in FRACTIONS else "i32"
+            types[name] = "constexpr" if name in values else pointers.get(name, number)
+        places = {name: (kernel.arg_names.index(name),) for name in types}
+        aligned = {places[name]: [["tt.divisibility", 16]] for name in pointers if pointers[name] != WHOLE}
+        source = ASTSource(
+            fn=kernel,
+            signature=types,
+            constexprs={places[name]: value for name, value in values.items()},
+            attrs=aligned,
+        )
+        target, options = GPUTarget("cuda", capability, 32), {"num_warps": warps, "launch_pdl": True}
+        made = triton.compile(source, target=target, options=options)
+        text = made.asm["ptx"]
+        found[kernel.__name__] = {
+            "bytes": len(made.asm["cubin"]),
+            "waits": text.count("griddepcontrol.wait"),
+            "lets": text.count("griddepcontrol.launch_dependents"),
+            "first_wait": text.find("griddepcontrol.wait"),
+            "first_store": text.find("st.global"),
+            "products": "mma.sync" in text,
+            "group_products": "wgmma" in text,
+        }
+    return found
+
+
+if __name__ == "__main__":
+    print(json.dumps(compiled(int(sys.argv[1]))))

@@ -1,0 +1,42 @@
+"""Every Triton kernel of a step compiles for Hopper and for Blackwell workstation GPUs, without one."""
+
+from __future__ import annotations
+
+import importlib.util
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).resolve().parents[4]
+PRODUCTS = {"_attend_chunk", "_attend_layer"}
+
+pytestmark = pytest.mark.skipif(importlib.util.find_spec("triton") is None, reason="no Triton here")
+
+
+@pytest.mark.parametrize("capability", [90, 120])
+def test_every_kernel_compiles(tmp_path: Path, capability: int) -> None:
+    environment = {name: value for name, value in os.environ.items() if name != "TRITON_INTERPRET"}
+    ran = subprocess.run(
+        [sys.executable, "-m", "tests.reference_mechanisms.kernels.step.compiled", str(capability)],
+        cwd=ROOT,
+        env=environment | {"TRITON_CACHE_DIR": str(tmp_path)},
+        capture_output=True,
+        text=True,
+        check=False,
+        timeout=300,
+    )
+    assert ran.returncode == 0, ran.stderr[-2000:]
+    found = json.loads(ran.stdout)
+    assert len(found) == 10
+    for name, told in found.items():
+        assert told["bytes"] > 1000
+        # one wait, in front of everything that is written; the follower may come at once
+        assert told["waits"] == told["lets"] == 1, name
+        assert 0 < told["first_wait"] < told["first_store"], name
+        # the warp's own product, whatever the number of rows
+        assert told["products"] == (name in PRODUCTS), name
+        assert not told["group_products"], name

@@ -14,6 +14,7 @@ from torch import Tensor
 from reference_mechanisms.drafters.context import ContextAttention, Span, commit, new_context
 from reference_mechanisms.drafters.dflash import DFlash, Head
 from reference_mechanisms.drafters.eagle3 import Eagle3
+from reference_mechanisms.drafters.fusing import fusable, fused_program
 from reference_mechanisms.drafters.levels import LEVEL_WIDTH, LevelForwards
 from reference_mechanisms.drafters.picking import Drawing, Picker, Uniform
 from reference_mechanisms.drafters.protocol import DraftProgram, Proposal, Wanted
@@ -104,6 +105,8 @@ class TrainedDrafter(ABC):
         ends, drafts = (self._embed, self._head), self._drafting.drafts
         if isinstance(self._network, Eagle3):
             return ChainProgram(self._network, *ends, drafts, positions)
+        if fusable(self._network):
+            return fused_program(self._network, *ends, drafts, positions)
         return BlockProgram(self._network, *ends, drafts, positions)
 
     def begin(self, slot: int, request: Request) -> None:

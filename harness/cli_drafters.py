@@ -61,6 +61,25 @@ def add_drafters(commands: argparse._SubParsersAction[Parser], guard: Callable[[
     )
     cross.add_argument("--out", type=Path, metavar="FILE", help="write the figures here too, as JSON")
     cross.set_defaults(run=_drafter_crosscheck)
+    figures = actions.add_parser("figures", help="measure what trees and first levels of an arm are worth")
+    add = figures.add_argument
+    add("deployment", metavar="DEPLOYMENT", help="a name or a .toml file")
+    add(
+        "--params",
+        required=True,
+        metavar="PARAMS",
+        help="of the arm, as in a plan: 'drafter = \"dspark\", tree = 16'",
+    )
+    add("--prompts", type=int, default=8, help="of the embedded set (default: %(default)s)")
+    add("--tokens", type=int, default=128, help="of each output (default: %(default)s)")
+    add(
+        "--out",
+        type=Path,
+        required=True,
+        metavar="FILE",
+        help="for `tree_figures` or `gain_figures` of the arm",
+    )
+    figures.set_defaults(run=guard(_drafter_figures))
     doctor = actions.add_parser("doctor", help="name what is broken in a drafter that loads and is only slow")
     add = doctor.add_argument
     add(
@@ -139,6 +158,32 @@ def _drafter_crosscheck(options: argparse.Namespace) -> int:
         write_atomic(options.out, msgspec.json.format(canonical_json(found), indent=2) + b"\n")
         print(f"wrote {options.out}")
     return EXIT_VIOLATED if any(one.agree is False for one in found.drafters) else EXIT_OK
+
+
+def _drafter_figures(options: argparse.Namespace) -> int:
+    import time  # noqa: PLC0415
+    import tomllib  # noqa: PLC0415
+
+    from harness.models import resolve_model  # noqa: PLC0415
+    from harness.plan import SetSpec, load_deployment  # noqa: PLC0415
+    from harness.tokenize import PromptTokenizer  # noqa: PLC0415
+    from reference_mechanisms.arm_figures import Sample  # noqa: PLC0415
+    from reference_mechanisms.backend import measure_figures  # noqa: PLC0415
+    from sealed_evals.load import load_set  # noqa: PLC0415
+
+    try:
+        params = tomllib.loads(f"params = {{ {options.params} }}")["params"]
+    except tomllib.TOMLDecodeError as error:
+        raise UsageError(
+            f"--params: {error}; write them as in a plan: 'drafter = \"dspark\", tree = 16'"
+        ) from None
+    deployment = load_deployment(options.deployment)
+    prompts = load_set(SetSpec(name="embedded", count=options.prompts), evals_dir=None, seed=0).prompts
+    tokenizer = PromptTokenizer(resolve_model(deployment.target).path)
+    sample = Sample([tokenizer.encode(prompt) for prompt in prompts], options.tokens, time.perf_counter)
+    print(measure_figures(deployment, params, sample, options.out))
+    print(f"wrote {options.out}")
+    return EXIT_OK
 
 
 def _drafter_doctor(options: argparse.Namespace) -> int:

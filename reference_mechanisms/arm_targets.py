@@ -12,6 +12,7 @@ from reference_mechanisms.arms import ArmSettings, ParameterError
 from reference_mechanisms.engine.target import Target
 from reference_mechanisms.errors import MechanismError, TargetError
 from reference_mechanisms.targets.hybrid import HybridTarget
+from reference_mechanisms.verification.tree_figures import TreeFigures, TreeSetup, read_tree_figures
 from reference_mechanisms.verification.two_level.figures import Setup
 from reference_mechanisms.verification.two_level.level_one import LevelOne, level_one_of
 from reference_mechanisms.verification.two_level.policies import Levels, TwoLevel
@@ -87,14 +88,54 @@ def two_levels(
     return found
 
 
+def tree_figures(
+    arms: Mapping[str, ArmSettings], loaded: Loaded, sha256: Mapping[str, str]
+) -> dict[str, TreeFigures]:
+    """Of the arms whose trees go by measured figures.
+
+    Args:
+        arms: of the session.
+        loaded: its target.
+        sha256: of an arm's drafter.
+
+    Raises:
+        ParameterError: naming the arm.
+    """
+    found = {}
+    for name, one in arms.items():
+        if one.tree_figures is None:
+            continue
+        setup = TreeSetup(
+            target_sha256=loaded.sha256,
+            drafter_sha256=sha256[name],
+            dtype=str(loaded.target.dtype).removeprefix("torch."),
+            device=device_of(loaded.target),
+        )
+        try:
+            found[name] = read_tree_figures(one.tree_figures, setup)
+        except MechanismError as error:
+            raise ParameterError(f"arms[{name}].params: {error}") from None
+        if one.tree_measured and found[name].costs is None:
+            raise ParameterError(
+                f"arms[{name}].params: `tree_budget` = 'measured', but `tree_figures` holds no costs"
+            )
+    return found
+
+
+def device_of(target: Target) -> str:
+    """Name of the GPU, or the CPU with its threads."""
+    if target.device.type == "cuda":
+        return torch.cuda.get_device_name()
+    return f"cpu, {torch.get_num_threads()} threads"
+
+
 def setup_of(arm: ArmSettings, loaded: Loaded) -> Setup:
     """What figures of an arm's first level are measured on."""
     level = None if arm.two_level is None else arm.two_level.level_one
-    gpu = torch.cuda.get_device_name() if loaded.target.device.type == "cuda" else None
     return Setup(
         target_sha256=loaded.sha256,
         dtype=str(loaded.target.dtype).removeprefix("torch."),
-        device=gpu or f"cpu, {torch.get_num_threads()} threads",
+        device=device_of(loaded.target),
         level_one="" if level is None else level.about,
         drafter=arm.drafter,
         drafts=arm.drafts,

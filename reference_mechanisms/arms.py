@@ -18,6 +18,7 @@ from reference_mechanisms.drafters.protocol import Drafter
 from reference_mechanisms.drafters.scheduling import at_least
 from reference_mechanisms.drafters.trained import Drafting
 from reference_mechanisms.errors import MechanismError
+from reference_mechanisms.verification.tree_figures import TreeFigures
 from reference_mechanisms.verification.two_level.settings import FIELDS as TWO_LEVEL
 from reference_mechanisms.verification.two_level.settings import (
     TwoLevelError,
@@ -33,7 +34,8 @@ DELTA_FORMS = ("recurrence", "wy")
 ANY = ("graphs", "delta_form", *TWO_LEVEL)  # parameters of every arm
 MAX_DRAFTS = 32
 MAX_NODES = 64  # of a draft tree
-WITH_WEIGHTS = ("checkpoint", "drafts", "tree", "draft_sample_method")
+TREE_BUDGETS = ("fixed", "measured")
+WITH_WEIGHTS = ("checkpoint", "drafts", "tree", "tree_figures", "tree_budget", "draft_sample_method")
 ALLOWED: Mapping[DrafterName, tuple[str, ...]] = {
     "none": (),
     "ngram": ("drafts", "ngram_min", "ngram_max"),
@@ -57,6 +59,8 @@ class ArmSettings:
     ngram_min: int = 2
     ngram_max: int = 4
     tree: int | None = None  # nodes of a draft tree of up to `drafts` levels; None: chains
+    tree_figures: Path | None = None  # file of what children are worth; None: what the drafter says
+    tree_measured: bool = False  # as many nodes as pay at the costs of `tree_figures`, up to `tree`
     checkpoint: str | None = None  # folder of a trained drafter; None: the one shipped for the target
     sampled: bool = False  # drafts are drawn at temperature above 0, not the best tokens
     min_confidence: float = 0.0  # verify up to the first draft below it; 0 verifies all
@@ -107,19 +111,28 @@ class ArmSettings:
             raise ParameterError("`min_confidence` is given, but `checkpoint` has no confidence head")
         return dataclasses.replace(self, drafts=self.drafts or config.drafts)
 
-    def new_drafter(self, recorded: Recorded, vocab_size: int, bound: Bound | None = None) -> Drafter:
+    def new_drafter(
+        self,
+        recorded: Recorded,
+        vocab_size: int,
+        bound: Bound | None = None,
+        figures: TreeFigures | None = None,
+    ) -> Drafter:
         """A drafter for one batch.
 
         Args:
             recorded: the target's own continuations.
             vocab_size: of the target.
             bound: the loaded checkpoint, for a drafter that has one.
+            figures: of `tree_figures`, where given.
         """
         if bound is not None:
             lengths = at_least(self.min_confidence) if self.min_confidence else None
-            return bound.new_drafter(
-                Drafting(drafts=self.drafts, sampled=self.sampled, lengths=lengths, tree=self.tree)
-            )
+            drafting = Drafting(drafts=self.drafts, sampled=self.sampled, lengths=lengths, tree=self.tree)
+            if figures is not None:
+                costs = figures.costs if self.tree_measured else None
+                drafting = dataclasses.replace(drafting, calibration=figures.calibration, costs=costs)
+            return bound.new_drafter(drafting)
         makers: Mapping[DrafterName, Callable[[], Drafter]] = {
             "none": NoDrafter,
             "ngram": lambda: NgramDrafter(self.drafts, self.ngram_min, self.ngram_max),
@@ -195,10 +208,21 @@ def _trained(name: DrafterName, params: Mapping[str, object]) -> ArmSettings:
         )
     if tree is not None and least:
         raise ParameterError("`tree` does not go with `min_confidence`: its confidences belong to one chain")
+    figures, budget = params.get("tree_figures"), params.get("tree_budget", TREE_BUDGETS[0])
+    if tree is None and ("tree_figures" in params or "tree_budget" in params):
+        raise ParameterError("`tree_figures` and `tree_budget` are of a `tree`; give its number of nodes")
+    if "tree_figures" in params and (not isinstance(figures, str) or not Path(figures).is_file()):
+        raise ParameterError(f"`tree_figures` must be the file of measured figures, got {figures!r}")
+    if budget not in TREE_BUDGETS:
+        raise ParameterError(f"`tree_budget` must be one of {', '.join(TREE_BUDGETS)}, got {budget!r}")
+    if budget == "measured" and figures is None:
+        raise ParameterError("`tree_budget` = 'measured' needs the costs in `tree_figures`")
     return ArmSettings(
         drafter=name,
         drafts=_count(params, "drafts", 0, MAX_DRAFTS) if "drafts" in params else 0,
         tree=tree,
+        tree_figures=Path(figures) if isinstance(figures, str) else None,
+        tree_measured=budget == "measured",
         checkpoint=folder if isinstance(folder, str) else None,
         sampled=method == "probabilistic",
         min_confidence=float(least),

@@ -17,7 +17,8 @@ from harness.models import ModelFolder, resolve_model
 from harness.plan import ArmSpec, Deployment
 from harness.records import DecodeRequest, StepEvent
 from harness.tokenize import PromptTokenizer
-from reference_mechanisms.arm_targets import Loaded, dense_trees, two_levels
+from reference_mechanisms.arm_figures import Sample, write_arm_figures
+from reference_mechanisms.arm_targets import Loaded, dense_trees, tree_figures, two_levels
 from reference_mechanisms.arms import ArmSettings, ParameterError, parse_settings
 from reference_mechanisms.drafters.binding import Bound, bind
 from reference_mechanisms.drafters.detectors import Finding, last_layer_tap, untrained_norms
@@ -91,6 +92,8 @@ class ReferenceSession:
         taps = {name: bound.taps for name, bound in self._bound.items()}
         try:
             self._dense = dense_trees(self._arms, self._target)
+            self._digests = {name: _sha256(one.path) for name, one in self._folders.items()}
+            self._tree_figures = tree_figures(self._arms, self._loaded, self._digests)
             self._two_level = two_levels(self._arms, self._loaded, self._dense, taps)
         except ParameterError as error:
             raise UsageError(str(error)) from None
@@ -148,7 +151,8 @@ class ReferenceSession:
             "drafters": {name: settings.drafter for name, settings in self._arms.items()},
             "checkpoints": {name: one.name for name, one in self._folders.items()},
             "drafter_findings": {name: _findings(bound, self._target) for name, bound in self._bound.items()},
-            "checkpoint_sha256": {name: _sha256(one.path) for name, one in self._folders.items()},
+            "checkpoint_sha256": self._digests,
+            "tree_figures": {name: str(self._arms[name].tree_figures) for name in self._tree_figures},
         }
 
     def prepare(self, arm: str, requests: Sequence[DecodeRequest]) -> None:
@@ -173,7 +177,7 @@ class ReferenceSession:
             BackendError: a request cannot be served.
         """
         drafter = self._arms[arm].new_drafter(
-            self._recorded, self._target.config.vocab_size, self._bound.get(arm)
+            self._recorded, self._target.config.vocab_size, self._bound.get(arm), self._tree_figures.get(arm)
         )
         if arm in self._two_level:
             drafter = self._two_level[arm].drafter(drafter, len(requests))
@@ -295,6 +299,47 @@ def examine(
     except (TargetError, DrafterError) as error:
         raise ModelError(str(error)) from None
     return found
+
+
+def measure_figures(
+    deployment: Deployment, params: Mapping[str, object], sample: Sample, out: Path, shipped: Path = ROOT
+) -> str:
+    """Measure the file that an arm names as `gain_figures` or `tree_figures`.
+
+    Args:
+        deployment: target and device.
+        params: of the arm.
+        sample: prompts, tokens, clock.
+        out: the file.
+        shipped: folder of the drafters that come with the package.
+
+    Returns:
+        What was found, for people.
+
+    Raises:
+        ModelError: the target cannot be used.
+        UsageError: the arm has no figures, or its drafter cannot be used.
+    """
+    model = resolve_model(deployment.target)
+    if deployment.threads is not None:
+        torch.set_num_threads(deployment.threads)
+    try:
+        arm = parse_settings(params)
+        dtype: torch.dtype = getattr(torch, deployment.target.dtype)
+        target = load_target(model.path, dtype, torch.device(deployment.device))
+        bound, digest = None, ""
+        if arm.trained:
+            folder = _folder("figures", arm, model, shipped)
+            bound = _load_drafters({"figures": folder}, target)["figures"]
+            arm, digest = arm.fitted(bound), _sha256(folder.path)
+        loaded = Loaded(
+            target, model.path, model.sha256 or "", model.eos_token_ids, deployment.context_length
+        )
+        return write_arm_figures(arm, loaded, bound, digest, sample, out)
+    except ParameterError as error:
+        raise UsageError(str(error)) from None
+    except TargetError as error:
+        raise ModelError(str(error)) from None
 
 
 def _sha256(folder: Path) -> str:

@@ -23,6 +23,8 @@ from reference_mechanisms.drafters.static import BlockProgram, ChainProgram
 from reference_mechanisms.engine.cache import KVCache
 from reference_mechanisms.request import Request
 from reference_mechanisms.sampling import request_key, uniform
+from reference_mechanisms.verification.budgeting import Costs, paying
+from reference_mechanisms.verification.calibrating import MISSED, Calibrated, Calibration
 from reference_mechanisms.verification.growing import Branching, grow, trees_of
 
 
@@ -42,6 +44,8 @@ class Drafting:
     lengths: Lengths | None = None  # how many to verify, from the confidences; None: all
     temperatures: tuple[float, ...] = ()  # of the confidences, one for each draft
     tree: int | None = None  # nodes of a draft tree of `drafts` levels, at most; None: chains
+    calibration: Calibration | None = None  # what children are worth; None: what the drafter says
+    costs: Costs | None = None  # of steps, which choose how many nodes pay; None: all
     random: Uniform = uniform
 
     def __post_init__(self) -> None:
@@ -52,6 +56,8 @@ class Drafting:
         """
         if self.tree is not None and (self.sampled or self.lengths is not None):
             raise ValueError("a `tree` holds the best tokens: it takes neither `sampled` nor `lengths`")
+        if self.tree is None and (self.calibration is not None or self.costs is not None):
+            raise ValueError("`calibration` and `costs` are of a `tree`")
 
     @property
     def room(self) -> int:
@@ -160,17 +166,46 @@ class TrainedDrafter(ABC):
 
     def _trees(self, asked: Sequence[Wanted], budget: int) -> dict[int, Proposal]:
         """The best tree of each request, by its slot."""
+        branching, drafting = self._branching(asked, budget), self._drafting
+        if drafting.calibration is not None:
+            branching = Calibrated(branching, drafting.calibration)
         grown = grow(
-            self._branching(asked, budget),
+            branching,
             self._anchors(asked),
             budget=budget,
             depths=[min(self._drafting.drafts, one.limit) for one in asked],
             width=LEVEL_WIDTH if isinstance(self._network, Eagle3) else None,
         )
+        trees = trees_of(grown)
+        if drafting.costs is not None:
+            trees = [paying(tree, drafting.costs) for tree in trees]
         return {
             one.slot: Proposal(tree.token_ids, parents=tree.parents)
-            for one, tree in zip(asked, trees_of(grown), strict=True)
+            for one, tree in zip(asked, trees, strict=True)
         }
+
+    @torch.inference_mode()
+    def ranks(self, one: Wanted, truth: Sequence[int], count: int) -> list[int]:
+        """Where the target's own tokens stand among the candidates of each position behind the ones before.
+
+        Args:
+            one: a request.
+            truth: what the target says behind the anchor, no longer than a draft.
+            count: candidates.
+
+        Returns:
+            Ranks from 0 up to the first token that is not among the candidates, `MISSED`.
+        """
+        self._absorb([one])
+        branching, found = self._branching([one], count), []
+        before = self._anchors([one])[:, None]
+        for depth, token in enumerate(truth):
+            candidates = branching.children(depth, before, torch.zeros_like(before)).token_ids[0, 0].tolist()
+            found.append(candidates.index(token) if token in candidates[:count] else MISSED)
+            if found[-1] == MISSED:
+                break
+            before = torch.full_like(before, token)
+        return found
 
     def _anchors(self, asked: Sequence[Wanted]) -> Tensor:
         return torch.tensor([one.token_ids[-1] for one in asked], device=self._device)

@@ -8,8 +8,11 @@ the end of every stair, where a stair is used in full, and the largest wins.
 from __future__ import annotations
 
 import itertools
+import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+
+from reference_mechanisms.verification.tree import DraftTree
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,3 +50,9 @@ def best_budget(path_probabilities: Sequence[float], costs: Costs) -> int:
         if rate > most:
             best, most = budget, rate
     return best
+
+
+def paying(tree: DraftTree, costs: Costs) -> DraftTree:
+    """The beginning of a tree in the order of its probabilities that is worth most at these costs."""
+    worth = [math.exp(found) for found in tree.path_log_probabilities]
+    return tree.first(best_budget(worth, costs))

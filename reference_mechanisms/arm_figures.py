@@ -1,0 +1,131 @@
+"""Measures what an arm's figures are made of: worth of children, agreement of level one, prices of passes.
+
+Prices are of forwards without CUDA graphs, for a single request: they hold for arms with `graphs = false`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import NamedTuple
+
+from reference_mechanisms.arm_targets import Loaded, device_of, setup_of
+from reference_mechanisms.arms import ArmSettings, ParameterError
+from reference_mechanisms.drafters.binding import Bound
+from reference_mechanisms.drafters.protocol import Drafter
+from reference_mechanisms.drafters.tracing import traced
+from reference_mechanisms.drafters.trained import Drafting
+from reference_mechanisms.verification.budgeting import Costs
+from reference_mechanisms.verification.calibrating import calibrate
+from reference_mechanisms.verification.tree_figures import TreeFigures, TreeSetup, write_tree_figures
+from reference_mechanisms.verification.two_level.figures import write_figures
+from reference_mechanisms.verification.two_level.gain import Measured, best_rounds
+from reference_mechanisms.verification.two_level.level_one import level_one_of
+from reference_mechanisms.verification.two_level.measuring import (
+    Measuring,
+    device_clock,
+    measure,
+    pass_seconds,
+    steps_of,
+)
+from reference_mechanisms.verification.two_level.settings import MAX_ROUNDS
+
+RANKS = 8  # candidates of a position whose worth is estimated
+WIDTHS = (1, 2, 4, 8, 12, 16, 24, 32, 48, 64, 65)  # rows of the passes that are timed
+
+
+class Sample(NamedTuple):
+    """On what figures are measured."""
+
+    prompts: Sequence[Sequence[int]]  # token ids
+    tokens: int  # of each output
+    clock: Callable[[], float]  # seconds
+
+
+def write_arm_figures(
+    arm: ArmSettings, loaded: Loaded, bound: Bound | None, drafter_sha256: str, sample: Sample, out: Path
+) -> str:
+    """Measure and write the file that an arm names as `gain_figures` or `tree_figures`.
+
+    Args:
+        arm: with a first level, or with a tree.
+        loaded: the target.
+        bound: the arm's drafter, if it has weights; the arm is fitted to it.
+        drafter_sha256: of its weights.
+        sample: on what.
+        out: the file.
+
+    Returns:
+        What was found, for people.
+
+    Raises:
+        ParameterError: the arm has neither.
+        TargetError: the target has no such level.
+    """
+    clock = device_clock(sample.clock, loaded.target.device)
+    if arm.two_level is not None and arm.two_level.level_one is not None:
+        level_one = level_one_of(arm.two_level.level_one, loaded.target, loaded.folder)
+        rows, taps = arm.two_level.rows(arm.plain_rows), () if bound is None else bound.taps
+        if max(taps, default=-1) >= level_one.config.layers:
+            raise ParameterError(
+                f"the drafter reads layer {max(taps)}, counted from 0, and level one ends behind "
+                f"{level_one.config.layers}: it cannot draft for it; give `level_one_layers` more"
+            )
+        found = measure(
+            Measuring(
+                target=loaded.target,
+                level_one=level_one,
+                new_drafter=lambda: _drafter(arm, loaded, bound),
+                prompts=sample.prompts,
+                tokens=sample.tokens,
+                drafts=arm.plain_rows - 1,
+                widths=(*(width for width in WIDTHS if width < rows), rows),
+                clock=clock,
+            )
+        )
+        write_figures(out, setup_of(arm, loaded), found)
+        return (
+            f"beta {found.beta:.4f} over {len(found.runs)} tokens; level one's pass "
+            f"{1000 * found.level_one_seconds:.2f} ms, the target's "
+            f"{1000 * found.verify_seconds[found.rows]:.2f}; {_advice(found)}"
+        )
+    if arm.tree is None or bound is None:
+        raise ParameterError(
+            "there is nothing to measure: give the arm a `tree`, or `two_level` with a level one"
+        )
+    chains = Drafting(drafts=arm.drafts)
+    drafter = bound.new_drafter(chains)
+    context = [token for prompt in sample.prompts for token in prompt][: loaded.context_length // 2]
+    verify = {width: pass_seconds(loaded.target, context, width, clock) for width in WIDTHS}
+    traces = traced(
+        loaded.target, drafter, sample.prompts, tokens=sample.tokens, depths=arm.drafts, ranks=RANKS
+    )
+    draft = steps_of(
+        loaded.target, bound.new_drafter(chains), sample.prompts[:1], sample.tokens, clock
+    ).draft_seconds
+    figures = TreeFigures(
+        calibration=calibrate(traces, depths=arm.drafts, ranks=RANKS), costs=Costs(draft, verify)
+    )
+    setup = TreeSetup(
+        target_sha256=loaded.sha256,
+        drafter_sha256=drafter_sha256,
+        dtype=str(loaded.target.dtype).removeprefix("torch."),
+        device=device_of(loaded.target),
+    )
+    write_tree_figures(out, setup, figures)
+    first = ", ".join(f"{worth:.3f}" for worth in figures.calibration.on_spine[0][:3])
+    return (
+        f"{len(traces)} drafts; the first three children of the anchor are right with {first}, off the best "
+        f"path times {figures.calibration.off_spine:.2f}"
+    )
+
+
+def _advice(measured: Measured) -> str:
+    choice = best_rounds(measured, MAX_ROUNDS)
+    return f"at best {choice.gain:.2f} times the speed, so {choice.rounds or 'no'} rounds"
+
+
+def _drafter(arm: ArmSettings, loaded: Loaded, bound: Bound | None) -> Drafter:
+    if arm.records:
+        raise ParameterError(f"`drafter` = {arm.drafter!r} is an instrument; measure with the drafter itself")
+    return arm.new_drafter({}, loaded.target.config.vocab_size, bound)

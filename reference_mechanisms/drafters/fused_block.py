@@ -48,17 +48,17 @@ def take_weights(
     """Take the tensors of a DFlash under their published names.
 
     Args:
-        config: of the drafter; embedding and head must be the target's.
+        config: of the drafter.
         source: of the tensors.
         matrices: makes the products from the same source.
         dtype: to compute in.
         device: to compute on.
 
     Raises:
-        DrafterError: the drafter has an embedding, a head or a vocabulary of its own.
+        DrafterError: the drafter has a vocabulary of its own.
     """
-    if config.own_embedding or config.own_head or config.draft_vocab_size is not None:
-        raise DrafterError("fused drafting takes embedding and head from the target; give graphs = false")
+    if config.draft_vocab_size is not None:
+        raise DrafterError("fused drafting knows no draft vocabulary smaller than the target's")
     sizes = layer_sizes(config)
 
     def take(name: str, *shape: int) -> Tensor:

@@ -9,6 +9,7 @@ from torch import Tensor
 from reference_mechanisms.drafters.blocks import Reach
 from reference_mechanisms.drafters.dflash import BlockConfig, DFlash
 from reference_mechanisms.drafters.fused_block import FusedBlock, take_weights
+from reference_mechanisms.drafters.fusing import fusable, fused_program
 from reference_mechanisms.drafters.static import BlockProgram
 from reference_mechanisms.errors import DrafterError
 from reference_mechanisms.targets.dummy import DummyCheckpoint
@@ -37,14 +38,11 @@ def test_it_drafts_what_the_network_drafts(reaches: tuple[Reach, ...]) -> None:
     config = small.drafter_config(reaches)
     source = DummyCheckpoint("drafter", 4, DEVICE, spread=0.3)
     weights = take_weights(config, source, PlainMatrices(source, DTYPE, DEVICE), DTYPE, DEVICE)
-    ends = DummyCheckpoint("ends", 5, DEVICE, spread=1.0)
-    table, head = (ends.take(name, (small.VOCAB, small.HIDDEN), DTYPE) for name in ("embed", "head"))
-    programs = (
-        FusedBlock(weights, lambda ids: table[ids], lambda x: x @ head.t(), DRAFTS, POSITIONS),
-        BlockProgram(
-            network_of(config, source), lambda ids: table[ids], lambda x: x @ head.t(), DRAFTS, POSITIONS
-        ),
-    )
+    made_ends = DummyCheckpoint("ends", 5, DEVICE, spread=1.0)
+    table, head = (made_ends.take(name, (small.VOCAB, small.HIDDEN), DTYPE) for name in ("embed", "head"))
+    network = network_of(config, source)
+    ends = (lambda ids: table[ids], lambda x: x @ head.t(), DRAFTS, POSITIONS)
+    programs = (FusedBlock(weights, *ends), fused_program(network, *ends), BlockProgram(network, *ends))
     made = torch.Generator().manual_seed(0)
     found: list[list[Tensor]] = []
     start = torch.tensor([0], device=DEVICE)
@@ -58,14 +56,29 @@ def test_it_drafts_what_the_network_drafts(reaches: tuple[Reach, ...]) -> None:
         start = start + kept
         anchor = torch.tensor([kept], device=DEVICE)
         found.append([program.draft(anchor, start).clone() for program in programs])
-    for fused, plain in found:
+    for fused, of_network, plain in found:
         assert torch.equal(fused, plain)
-    assert len({tuple(fused.tolist()) for fused, _ in found}) > 2
+        assert torch.equal(of_network, plain)
+    assert len({tuple(fused.tolist()) for fused, *_ in found}) > 2
 
 
-def test_a_drafter_with_a_head_of_its_own_is_refused() -> None:
+def test_a_drafter_with_a_vocabulary_of_its_own_is_refused() -> None:
     source = DummyCheckpoint("drafter", 4, DEVICE)
     config = small.drafter_config()
-    own = BlockConfig(**{**{name: getattr(config, name) for name in config.__slots__}, "own_head": True})
-    with pytest.raises(DrafterError, match="embedding and head"):
+    own = BlockConfig(
+        **{**{name: getattr(config, name) for name in config.__slots__}, "draft_vocab_size": 50}
+    )
+    with pytest.raises(DrafterError, match="draft vocabulary"):
         take_weights(own, source, PlainMatrices(source, DTYPE, DEVICE), DTYPE, DEVICE)
+
+
+def test_only_a_plain_dflash_is_fused_and_only_where_the_kernels_run() -> None:
+    on_gpu = DEVICE.type == "cuda"
+    config = small.drafter_config(heads=4, kv_heads=2, head_dim=32)
+    network = DFlash(config).to(DEVICE, torch.bfloat16)
+    assert fusable(network) == on_gpu
+    assert not fusable(network.double())
+    smaller = BlockConfig(
+        **{**{name: getattr(config, name) for name in config.__slots__}, "draft_vocab_size": 50}
+    )
+    assert not fusable(DFlash(smaller).to(DEVICE, torch.bfloat16))

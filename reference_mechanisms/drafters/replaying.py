@@ -69,8 +69,8 @@ class ReplayedProgram:
 class ReplayedDrafter:
     """`protocol.StaticDrafter` whose program is replayed; it has one program, for one engine."""
 
-    def __init__(self, inner: StaticDrafter, vocab_size: int, steps: int, device: torch.device) -> None:
-        """Replay traces of at most so many steps."""
+    def __init__(self, inner: StaticDrafter | int, vocab_size: int, steps: int, device: torch.device) -> None:
+        """Replay traces of at most so many steps, of a drafter or of so many tokens that nothing drafts."""
         self._inner, self._vocab_size = inner, vocab_size
         self._steps, self._device = steps, device
         self.made: ReplayedProgram | None = None
@@ -78,7 +78,7 @@ class ReplayedDrafter:
     @property
     def taps(self) -> tuple[int, ...]:
         """As in `protocol.ContextDrafter`."""
-        return self._inner.taps
+        return () if isinstance(self._inner, int) else self._inner.taps
 
     @property
     def key(self) -> Hashable:
@@ -87,7 +87,11 @@ class ReplayedDrafter:
 
     def program(self, positions: int) -> DraftProgram:
         """As in `protocol.StaticDrafter`."""
-        inner = self._inner.program(positions)
+        inner: DraftProgram = (
+            BlankProgram(self._inner, self._device)
+            if isinstance(self._inner, int)
+            else self._inner.program(positions)
+        )
         self.made = ReplayedProgram(inner, self._vocab_size, positions, self._steps, self._device)
         return self.made
 
@@ -109,6 +113,24 @@ class ReplayedDrafter:
         """
         del wanted
         raise DrafterError("replay acceptance serves single greedy requests in steps of fixed shape only")
+
+
+class BlankProgram:
+    """`protocol.DraftProgram` that does no work: under a recording, the verify step alone is timed."""
+
+    def __init__(self, drafts: int, device: torch.device) -> None:
+        """Draft so many zeros."""
+        self.drafts = drafts
+        self._zeros = torch.zeros(drafts, dtype=torch.int64, device=device)
+
+    def absorb(self, taps: Tensor, positions: Tensor, following: Tensor, last: Tensor) -> None:
+        """Nothing is kept."""
+        del taps, positions, following, last
+
+    def draft(self, anchor: Tensor, start: Tensor) -> Tensor:
+        """Zeros."""
+        del anchor, start
+        return self._zeros
 
 
 def chance_of(length: float, drafts: int) -> float:

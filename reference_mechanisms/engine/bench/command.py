@@ -29,9 +29,13 @@ def register(subparsers: argparse._SubParsersAction[Parser], guard: Callable[[Ru
     """
     engine = subparsers.add_parser("engine", help="time the reference engine on this GPU")
     commands = engine.add_subparsers(metavar="ACTION", required=True)
-    bench = commands.add_parser("bench", help="steps of a dummy target of published shape, batch 1")
+    bench = commands.add_parser(
+        "bench", help="steps of a dummy target or a folder's, batch 1; exact or exit code 1"
+    )
     bench.add_argument("--out", type=Path, required=True, metavar="DIR", help="where the times go")
     bench.add_argument("--shape", default="Qwen3-8B", metavar="NAME", help="published shape of the target")
+    bench.add_argument("--folder", type=Path, metavar="DIR", help="a real target instead; nothing drafts")
+    bench.add_argument("--no-drafter", action="store_true", help="time verification without a drafter")
     bench.add_argument("--weights", nargs="+", default=["weight12", "bf16"], choices=["weight12", "bf16"])
     bench.add_argument("--drafts", type=int, default=15, metavar="K", help="0: autoregressive only")
     bench.add_argument("--acceptance-length", type=float, default=6.5, metavar="TAU")
@@ -60,7 +64,8 @@ def _bench(options: argparse.Namespace) -> int:
     options.out.mkdir(parents=True, exist_ok=True)
     summary: dict[str, Any] = {
         "division": "system",
-        "shape": options.shape,
+        "target": options.shape if options.folder is None else options.folder.name,
+        "drafter": None if options.no_drafter or options.folder else "DFlash",
         "device": torch.cuda.get_device_name(),
         "torch": torch.__version__,
         "load": {name: getattr(load, name) for name in load.__slots__},
@@ -72,22 +77,24 @@ def _bench(options: argparse.Namespace) -> int:
         "engines": {},
     }
     for weights in options.weights:
-        _measure(options.shape, weights, options.drafts, load, summary, options.out / SUMMARY)
+        _measure(options, weights, load, summary)
     return EXIT_FAILED if summary["logit_mismatches"] else EXIT_OK
 
 
-def _measure(
-    shape: str, weights: WeightFormat, drafts: int, load: Load, summary: dict[str, Any], path: Path
-) -> None:
+def _measure(options: argparse.Namespace, weights: WeightFormat, load: Load, summary: dict[str, Any]) -> None:
     """Both ways of decoding with one format of weights; `summary` is written after each."""
     import torch  # noqa: PLC0415
 
-    from reference_mechanisms.engine.bench.engines import Sizes, dummy_drafter, dummy_target  # noqa: PLC0415
+    from reference_mechanisms.engine.bench import engines  # noqa: PLC0415
     from reference_mechanisms.engine.bench.running import Bench  # noqa: PLC0415
 
-    sizes = Sizes(load.positions, drafts + 1)
+    drafts, path, device = options.drafts, options.out / SUMMARY, torch.device("cuda")
+    sizes, shape = engines.Sizes(load.positions, drafts + 1), summary["target"]
     _say(f"{shape} in {weights}: loading")
-    target = dummy_target(shape, weights, load.seed, sizes, torch.device("cuda"))
+    if options.folder is None:
+        target = engines.dummy_target(shape, weights, load.seed, sizes, device)
+    else:
+        target = engines.folder_target(options.folder, weights, sizes, device)
     bench = Bench(target, load, _say)
     _say(f"{shape} in {weights}: autoregressive")
     found = bench.autoregressive()
@@ -97,8 +104,10 @@ def _measure(
     found["waterfall"] = bench.profiled()
     _write(summary, path)
     if drafts:
-        _say(f"{shape} in {weights}: k = {drafts}, loading the drafter")
-        drafter = dummy_drafter(shape, target, weights, drafts, load.seed + 1)
+        _say(f"{shape} in {weights}: k = {drafts}")
+        drafter = None
+        if summary["drafter"] is not None:
+            drafter = engines.dummy_drafter(shape, target, weights, drafts, load.seed + 1)
         found = bench.speculative(drafter, drafts)
         summary["engines"][f"k{drafts} {weights}"] = found
         name = "same_drafts" if weights == "weight12" else weights

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from importlib import resources
+from pathlib import Path
 from typing import Any, NamedTuple
 
 import torch
@@ -21,6 +22,8 @@ from reference_mechanisms.engine.fitting import (
     needs_of,
 )
 from reference_mechanisms.errors import DrafterError
+from reference_mechanisms.targets.checkpoint import Checkpoint
+from reference_mechanisms.targets.config import read_config
 from reference_mechanisms.targets.dummy import DummyCheckpoint
 from reference_mechanisms.targets.llama import LlamaTarget
 from reference_mechanisms.targets.matrices import Matrices, Source
@@ -57,6 +60,19 @@ def dummy_target(
     hold_deployment(needs, device, f"{shape} in {weights}")
     source = DummyCheckpoint(shape, seed, device)
     with torch.inference_mode():
+        return LlamaTarget(config, source, DTYPE, device, matrices_of(source, weights, device))
+
+
+def folder_target(folder: Path, weights: WeightFormat, sizes: Sizes, device: torch.device) -> LlamaTarget:
+    """A target from a Hugging Face folder, by the same way.
+
+    Raises:
+        TargetError: the folder holds no dense target, or the deployment does not fit the device.
+    """
+    config = read_config(folder)
+    needs = needs_of(config, weights, positions=sizes.positions + 2 * sizes.rows, rows=sizes.rows)
+    hold_deployment(needs, device, f"{folder} in {weights}")
+    with torch.inference_mode(), Checkpoint(folder) as source:
         return LlamaTarget(config, source, DTYPE, device, matrices_of(source, weights, device))
 
 

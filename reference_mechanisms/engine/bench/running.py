@@ -75,12 +75,19 @@ class Bench:
         self._newest = (decoder, drafter)
         return self._summed(timed)
 
-    def speculative(self, inner: StaticDrafter, drafts: int) -> dict[str, Any]:
-        """Steps of 1 + `drafts` rows, accepted as traces say, their logits held against `autoregressive`."""
+    def speculative(self, inner: StaticDrafter | None, drafts: int) -> dict[str, Any]:
+        """Steps of 1 + `drafts` rows, accepted as traces say, their logits held against `autoregressive`.
+
+        Args:
+            inner: runs in every step; None: nothing drafts, and verification alone is timed.
+            drafts: tokens of a draft.
+        """
         load = self._load
         lanes, decoder = self._engine(drafts + 1)
         steps = load.output + 2
-        drafter = ReplayedDrafter(inner, self._target.config.vocab_size, steps, self._target.device)
+        drafter = ReplayedDrafter(
+            drafts if inner is None else inner, self._target.config.vocab_size, steps, self._target.device
+        )
         lanes.driving(drafter.taps, drafter)
         wrong, timed = 0, []
         for capture in (True, False):

@@ -51,3 +51,9 @@ def test_another_token_is_refused(bench: Bench) -> None:
     wrong = (*known.token_ids[:-1], (known.token_ids[-1] + 1) % small.VOCAB)
     with pytest.raises(OutputsDifferError, match="the first difference is at 39"):
         running._hold_same(wrong, known.token_ids, "k = 5", 0)
+
+
+def test_verification_alone_is_replayed_too(bench: Bench) -> None:
+    bench.autoregressive()
+    found = bench.speculative(None, 3)
+    assert 1.5 < found["acceptance_length"] < 4

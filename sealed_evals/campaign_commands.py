@@ -9,9 +9,10 @@ from pathlib import Path
 from typing import TYPE_CHECKING, TypeVar
 
 from harness import paths
-from harness.errors import EXIT_OK, EXIT_VIOLATED
+from harness.errors import EXIT_INVALID, EXIT_OK, EXIT_VIOLATED, UsageError
 
 if TYPE_CHECKING:
+    from sealed_evals.campaign.vault import CampaignFolder
     from sealed_evals.generator.rewording import Known
 
 Parser = TypeVar("Parser", bound=argparse.ArgumentParser)
@@ -64,6 +65,44 @@ def register_campaign(commands: argparse._SubParsersAction[Parser]) -> None:
         command.add_argument("--controller", type=Path, metavar="DIR", help="folder of keys and evidence")
     for command in (start, confirming):
         command.add_argument("--evals-dir", type=Path, help="folder with the original evaluation files")
+
+
+def verify_sealed(options: argparse.Namespace) -> int:
+    """Check a report, or a campaign; exit code 2 if a seal is broken.
+
+    Raises:
+        UsageError: sets are named, too.
+    """
+    from sealed_evals.campaign.vault import CampaignFolder  # noqa: PLC0415
+    from sealed_evals.catalogue import load_catalogue  # noqa: PLC0415
+    from sealed_evals.report_seal import verify_report  # noqa: PLC0415
+
+    if options.names:
+        raise UsageError("verify --report and --campaign take no NAME; call verify twice")
+    folder = None if options.campaign is None else CampaignFolder(options.campaign)
+    if options.report is None and folder is not None:
+        return _verify_campaign(folder)
+    found = verify_report(options.report, load_catalogue(), folder)
+    for line in (*found.notes, *found.problems):
+        print(line)
+    if not found.problems:
+        print(f"{options.report}: on the sealed prompts of {', '.join(found.held) or 'no set'}")
+    return EXIT_INVALID if found.problems else EXIT_OK
+
+
+def _verify_campaign(folder: CampaignFolder) -> int:
+    from sealed_evals.campaign.check import check_campaign  # noqa: PLC0415
+
+    state = check_campaign(folder)
+    for problem in state.problems:
+        print(problem)
+    if not state.problems:
+        total = len(state.campaign.shards)
+        print(
+            f"{folder.root}: {total} shards as sealed, {state.opened} opened, {state.accepted} accepted, "
+            f"{state.rejected} rejected, {state.revealed} revealed; root {state.campaign.root}"
+        )
+    return EXIT_INVALID if state.problems else EXIT_OK
 
 
 def _start(options: argparse.Namespace) -> int:

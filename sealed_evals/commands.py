@@ -40,12 +40,18 @@ def register(subparsers: argparse._SubParsersAction[Parser]) -> None:
     _add_field(linting)
     linting.set_defaults(run=_lint)
 
-    verifying = commands.add_parser("verify", help="check sets against their pins, or a file against a seal")
+    verifying = commands.add_parser(
+        "verify", help="check sets against their pins; a file, report or campaign against its seal"
+    )
     verifying.add_argument(
         "names", nargs="*", metavar="NAME", help="pinned sets (default: all that are here)"
     )
     verifying.add_argument("--hub", action="store_true", help="ask the hub for sets that are not here")
     verifying.add_argument("--seal", type=Path, help="a seal; the one NAME is then the file to check")
+    verifying.add_argument("--report", type=Path, metavar="DIR", help="check which prompts a report is on")
+    verifying.add_argument(
+        "--campaign", type=Path, metavar="DIR", help="check a campaign, or a report on one of its shards"
+    )
     verifying.set_defaults(run=_verify)
 
     sealing = commands.add_parser("seal", help="write a seal of a pinned set or of a file")
@@ -94,6 +100,10 @@ def _lint(options: argparse.Namespace) -> int:
 def _verify(options: argparse.Namespace) -> int:
     if options.seal is not None:
         return _verify_seal(options)
+    if options.report is not None or options.campaign is not None:
+        from sealed_evals.campaign_commands import verify_sealed  # noqa: PLC0415
+
+        return verify_sealed(options)
     statuses = survey(
         load_catalogue(), options.names, _folder(options), hub=options.hub or bool(options.names)
     )

@@ -5,12 +5,15 @@ from __future__ import annotations
 import hashlib
 from collections.abc import Sequence
 from pathlib import Path
+from typing import TypeVar
 
 from harness.codec import canonical_json, from_json
 from harness.errors import DataError
 from sealed_evals.campaign.commitment import check_opening, check_root, shard_root
 from sealed_evals.campaign.crypto import decrypt, derive, encrypt, mac
 from sealed_evals.campaign.records import PUBLIC, Campaign, SealedRow, ShardOpening, ShardSeal
+
+R = TypeVar("R")
 
 
 class CampaignFolder:
@@ -57,6 +60,19 @@ def read_sealed(path: Path) -> bytes:
         return path.read_bytes()
     except OSError as error:
         raise DataError(f"cannot read {path}: {error.strerror}; restore it from a copy") from None
+
+
+def read_record(path: Path, kind: type[R]) -> R:
+    """One record from a file that may hold rows.
+
+    Raises:
+        DataError: it cannot be read; the message quotes nothing from the file.
+    """
+    data = read_sealed(path)
+    try:
+        return from_json(data, kind, str(path))
+    except DataError:  # the decoder's own words might quote a row
+        raise DataError(f"{path}: is damaged or of another version; restore it from a copy") from None
 
 
 def salted(lines: Sequence[str], secret: bytes, name: str) -> tuple[SealedRow, ...]:

@@ -20,8 +20,10 @@ from harness.plan import (
     StatsSpec,
 )
 from harness.records import Sampling
+from harness.results import ArmResult, Interval, Losslessness, PlanRef, Report, StockVerdict
 from sealed_evals.campaign.controller import Controller, load_key
 from sealed_evals.campaign.create import Wanted, create
+from sealed_evals.campaign.decide import stock_job
 from sealed_evals.campaign.records import Campaign, Candidate, Sizing
 from sealed_evals.campaign.vault import CampaignFolder, load_campaign
 from sealed_evals.generator.rewording import Known, known
@@ -31,6 +33,82 @@ NOW = datetime.datetime(2026, 1, 2, 3, 4, 5, tzinfo=datetime.UTC)
 NOTHING_KNOWN: Known = known(())
 BACKEND = f"{engine.HERE}:open_session"
 CANDIDATE = Candidate(schema="candidate/1", name="wide", backend=BACKEND, params={"width": 6})
+
+
+def interval(low: float, high: float, *, confidence: float = 0.95) -> Interval:
+    return Interval(
+        point=(low + high) / 2.0,
+        low=low,
+        high=high,
+        confidence=confidence,
+        method="made",
+        launches=2,
+        blocks=2,
+        prompts=8,
+        resamples=200,
+    )
+
+
+def arm_result(name: str, speedup: Interval | None, **fields: Any) -> ArmResult:
+    usual: dict[str, Any] = {
+        "name": name,
+        "kind": "stock" if name == "stock" else "candidate",
+        "backend": BACKEND,
+        "params": {},
+        "requests": 32,
+        "failed": 0,
+        "tokens": 320,
+        "by_category": (),
+        "speedup": speedup,
+    }
+    absent = [
+        *("tokens_per_second", "speedup_geomean", "speedup_decode", "slower_share", "verdict"),
+        *("acceptance_length", "acceptance", "latency", "losslessness"),
+    ]
+    return ArmResult(**(dict.fromkeys(absent) | usual | fields))
+
+
+def report(speedup: Interval | None, **fields: Any) -> Report:
+    """A report of a confirmation, fine but for what is given."""
+    job = stock_job(make_job(), 0.05)
+    usual: dict[str, Any] = {
+        "schema_version": 1,
+        "name": "known",
+        "label": "smoke",
+        "status": "valid",
+        "reasons": (),
+        "division": "exact-greedy",
+        "plan": PlanRef(name="known", hash=job.hash),
+        "job": job,
+        "command": (),
+        "created_at": "",
+        "arms": (arm_result("stock", None), arm_result("candidate", speedup)),
+        "losslessness": losslessness("exact"),
+    }
+    facts = ("harness", "environment", "models", "backends", "telemetry", "files")
+    empty: dict[str, Any] = {name: {} for name in facts}
+    empty |= dict.fromkeys(("sets", "audits", "timeline", "warnings"), ())
+    return Report(**(empty | usual | fields))
+
+
+def losslessness(verdict: StockVerdict) -> Losslessness:
+    return Losslessness(
+        stock_verdict=verdict,
+        self_exact=None,
+        tokens=320,
+        mismatches=0,
+        near_ties=0,
+        error_bound=None,
+        distinct_positions=320,
+        statement="",
+        margin=None,
+        stock_noise=None,
+        rate_test=None,
+        distribution_test=None,
+        divergences=(),
+        stop_faults=(),
+        scorer={},
+    )
 
 
 class Place(NamedTuple):

@@ -43,8 +43,10 @@ def confirm(place: Place, candidate: str) -> subprocess.CompletedProcess[str]:
         "sys.exit(options.run(options))\n"
     )
     return subprocess.run(
-        [sys.executable, "-c", code, "evals", "confirm", str(path)]
-        + ["--campaign", str(place.folder.root), "--controller", str(place.root)],
+        [
+            *(sys.executable, "-c", code, "evals", "confirm", str(path)),
+            *("--campaign", str(place.folder.root), "--controller", str(place.root)),
+        ],
         capture_output=True,
         text=True,
         check=False,

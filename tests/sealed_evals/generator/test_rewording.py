@@ -36,7 +36,7 @@ REWORDINGS = {
     "other case and punctuation": ROW.upper().replace(",", ";"),
     "a longer prompt around it": f"Here is a riddle for you, think hard. {ROW} Explain.",
     "other names here and there": ROW.replace("Ada", "Bo").replace("brother", "cousin", 1),
-    "half of it": ROW.split(",")[0] + ". What is left?",
+    "half of it": ROW.partition(",")[0] + ". What is left?",
 }
 
 

@@ -96,6 +96,7 @@ def compiled(capability: int) -> dict[str, Any]:
             "lets": text.count("griddepcontrol.launch_dependents"),
             "first_wait": text.find("griddepcontrol.wait"),
             "first_store": text.find("st.global"),
+            "first_load": text.find("ld.global"),
             "products": "mma.sync" in text,
             "group_products": "wgmma" in text,
         }

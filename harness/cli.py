@@ -11,7 +11,7 @@ import sys
 from collections.abc import Callable, Iterator, Sequence
 from importlib import metadata
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, NoReturn, get_args
+from typing import TYPE_CHECKING, Any, Literal, NoReturn, get_args
 
 from harness.errors import (
     EXIT_INVALID,
@@ -90,6 +90,9 @@ def build_parser() -> argparse.ArgumentParser:
     from harness.audit_commands import register as register_audits  # noqa: PLC0415
 
     register_audits(commands, _sets)
+    from harness.grid.commands import register as register_grid  # noqa: PLC0415
+
+    register_grid(commands, _measure_for, lambda arguments: main(["engine", "bench", *arguments]))
     return parser
 
 
@@ -137,6 +140,23 @@ def _measured(job: Job, out: Path, options: argparse.Namespace) -> int:
         )
     print(closing)
     return _code(report)
+
+
+def _measure_for(options: argparse.Namespace) -> Callable[[Job, Path, Literal["new", "resume"]], Report]:
+    """What runs a job into a folder and gives its report."""
+
+    def measure(job: Job, out: Path, mode: Literal["new", "resume"]) -> Report:
+        from harness.progress import RichReporter  # noqa: PLC0415
+        from harness.run import execute  # noqa: PLC0415
+
+        sets, calibration = _prompts(job, options.evals_dir)
+        command = ("specpilot-harness", *sys.argv[1:])
+        with RichReporter() as reporter:
+            report, closing = execute(job, sets, calibration, out, reporter, command=command, mode=mode)
+        print(closing)
+        return report
+
+    return measure
 
 
 def _code(report: Report) -> int:

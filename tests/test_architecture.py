@@ -22,6 +22,7 @@ COMPOSITION_ROOT = {"harness/cli.py", "harness/cli_drafters.py"}
 # Heavy or optional packages, each behind its own door.
 DOORS = {
     "vllm": {"harness/backends", "reference_mechanisms/weight12/plugin"},
+    "cryptography": {"sealed_evals/campaign/crypto.py"},
     "datasets": {"sealed_evals/sources.py", "sealed_evals/hub.py"},
     "anthropic": {"agent_loop/explorers"},
     "matplotlib": {"harness/report"},
@@ -41,7 +42,7 @@ STOREYS = (
     {"assemble", "compare", "crosscheck"},
     {"run"},
     {"claims", "gate", "lossless"},
-    {"pytest_plugin", "importers", "audit_commands"},
+    {"pytest_plugin", "importers", "audit_commands", "grid"},
     {"cli_drafters"},
     {"cli"},
 )

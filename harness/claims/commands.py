@@ -52,6 +52,11 @@ def register(commands: argparse._SubParsersAction[Parser], measure: Measure) -> 
     add("--launches", type=int, default=3, help="with servers (default: %(default)s)")
     add("--blocks", type=int, default=5, help="with servers (default: %(default)s)")
     add("--model", metavar="FOLDER|NAME@REVISION", help="tokenizer, with servers (default: ask stock)")
+    add(
+        "--prompts", type=Path, metavar="FILE", help="JSONL file that holds the claim's one set, with servers"
+    )
+    add("--field", default="prompt", help="field of the file with the prompt (default: %(default)s)")
+    add("--calibration-set", default="embedded", help="set for stock's own noise (default: %(default)s)")
     add("--evals-dir", type=Path, help="folder with the original evaluation files")
     add("--out", type=Path, default=Path("reports/verify-claim"), help="run folders, with servers")
     add("--json", action="store_true", help="print the verification as JSON")

@@ -76,6 +76,8 @@ def on_servers(sourced: Sourced, options: argparse.Namespace, measure: Measure) 
         raise UsageError("the claim names no sets; say them with --assume sets=NAME,NAME")
     if any(len(figure.sets) > 1 for figure in sourced.claim.figures):
         raise UsageError("a figure pools several sets; measure them in one plan and give --report")
+    if options.prompts is not None and len(sets) > 1:
+        raise UsageError(f"--prompts: the claim has {len(sets)} sets; choose one with --set")
     found = []
     for name in sets:
         job = claim_job(sourced, name, options)
@@ -100,8 +102,8 @@ def claim_job(sourced: Sourced, name: str, options: argparse.Namespace) -> Job:
     try:
         wanted = Comparison(
             urls={kind: url for kind, url in urls.items() if url is not None},
-            prompts=name,
-            field="prompt",
+            prompts=name if options.prompts is None else str(options.prompts),
+            field=options.field,
             count=options.count,
             sampling=Sampling(
                 max_tokens=claim.max_tokens or 512,
@@ -118,10 +120,12 @@ def claim_job(sourced: Sourced, name: str, options: argparse.Namespace) -> Job:
             request_rate=0.0,
             seed=0,
             timeout_s=600.0,
-            calibration_set="embedded",
+            calibration_set=options.calibration_set,
             calibration_prompts=6,
             stats=StatsSpec(),
         )
-        return comparison_job(wanted, ask(normalise(options.stock)))
+        job = comparison_job(wanted, ask(normalise(options.stock)))
     except ValueError as error:
         raise UsageError(str(error)) from None
+    drawn = replace(job.plan.sets[0], name=name)  # a file of one's own is the set that the claim names
+    return replace(job, plan=replace(job.plan, name=f"verify-{claim.name}", sets=(drawn,)))

@@ -17,6 +17,7 @@ from harness.gate.golden import Golden, differences, golden_of, load_golden, wri
 from harness.gate.timing import compare_times, why_not_timed
 from harness.oracle.stored import StoredRun, load_run
 from harness.paths import RunFolder
+from harness.plan import load_job
 from harness.records import DecodeStep, Response
 from harness.storage import read_lines, write_atomic, write_lines
 
@@ -216,3 +217,12 @@ def test_the_example_workflow_calls_commands_that_exist() -> None:
     for line in lines:
         words = line.split(" || ")[0].split()[1:]
         assert build_parser().parse_args(words).run is not None
+
+
+def test_the_committed_golden_is_that_of_the_plan_for_gates() -> None:
+    golden, plan = load_golden(ROOT / "tests" / "golden" / "gate-cpu.json"), load_job("gate-cpu").plan
+    assert golden.sampling == plan.sampling
+    assert [(arm.name, arm.params) for arm in golden.arms] == [(arm.name, arm.params) for arm in plan.arms]
+    drafted = {arm.name: sum(prompt.num_draft_tokens for prompt in arm.prompts) for arm in golden.arms}
+    assert drafted["ar"] == 0 < min(drafted["dflash"], drafted["ngram"])
+    assert all(len(arm.prompts) == plan.sets[0].count for arm in golden.arms)

@@ -271,6 +271,7 @@ def _add_check(commands: argparse._SubParsersAction[_Parser]) -> None:
 
 
 def _check(options: argparse.Namespace) -> int:
+    from harness.completeness import incomplete  # noqa: PLC0415
     from harness.oracle.check import check_report  # noqa: PLC0415
     from harness.oracle.stored import load_run  # noqa: PLC0415
     from harness.progress import RichReporter  # noqa: PLC0415
@@ -279,6 +280,7 @@ def _check(options: argparse.Namespace) -> int:
     sets, calibration = _prompts(stored.job, options.evals_dir)
     with RichReporter() as reporter:
         problems = [
+            *incomplete(options.report, stored.report),
             *_foreign_prompts(stored.prompts, sets),
             *check_report(options.report, reporter, calibration),
         ]

@@ -38,6 +38,7 @@ STOREYS = (
     {"nvml", "process_tree", "telemetry_summary"},
     {"tokenize", "environment", "telemetry", "folder", "stats", "measure", "load"},
     {"audits", "server_audits", "drafter_detectors", "forced_acceptance", "acceptance_audits", "live_audits"},
+    {"completeness"},
     {"backends", "oracle", "report"},
     {"assemble", "compare", "crosscheck"},
     {"run"},

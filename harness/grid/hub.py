@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import fnmatch
+import sys
 from pathlib import Path
 
 from harness.errors import ModelError
@@ -22,7 +23,7 @@ class HuggingFaceHub:
             api = HfApi()
             api.auth_check(repo)
             told = api.model_info(repo, revision=revision, files_metadata=True, timeout=20)
-        except (HfHubHTTPError, OSError) as error:
+        except (HfHubHTTPError, OSError, *_network_errors()) as error:
             raise ModelError(
                 f"cannot read {repo}: {str(error).strip().splitlines()[0]}; accept its licence on the "
                 "hub, log in with `hf auth login`, or check the network"
@@ -55,3 +56,9 @@ class HuggingFaceHub:
         except LocalEntryNotFoundError:
             return False
         return True
+
+
+def _network_errors() -> tuple[type[Exception], ...]:
+    """What the hub's client raises where nothing answers: the errors of the HTTP library it has loaded."""
+    loaded = [sys.modules[name] for name in ("httpx2", "httpx") if name in sys.modules]
+    return tuple(module.HTTPError for module in loaded)

@@ -105,3 +105,14 @@ def test_requests_do_not_notice_each_other(settle: Settle) -> None:
         settle(logits, turn, DRAFTS)
         for found, alone in zip(together, turn, strict=True):
             assert torch.equal(found[number], alone[0])
+
+
+@pytest.mark.parametrize("drafted", [0, 1, 3])
+def test_padding_that_happens_to_be_right_is_not_accepted(settle: Settle, drafted: int) -> None:
+    choices = [4, 0, 0, 0, 0, 0]
+    turn = turn_of([4, 0, 0][:drafted], 6)
+    if drafted == 0:
+        turn.state[0, 1] = 4
+    settle(logits_of(choices), turn, DRAFTS)
+    assert turn.accepted.tolist() == [drafted]
+    assert turn.state[0, 0] == choices[drafted]

@@ -90,6 +90,9 @@ def build_parser() -> argparse.ArgumentParser:
     from harness.audit_commands import register as register_audits  # noqa: PLC0415
 
     register_audits(commands, _sets)
+    from harness.index_commands import register as register_index  # noqa: PLC0415
+
+    register_index(commands)
     from harness.grid.commands import register as register_grid  # noqa: PLC0415
 
     register_grid(commands, _measure_for, lambda arguments: main(["engine", "bench", *arguments]))

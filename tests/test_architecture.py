@@ -43,7 +43,7 @@ STOREYS = (
     {"assemble", "compare", "crosscheck"},
     {"run"},
     {"claims", "gate", "lossless"},
-    {"pytest_plugin", "importers", "audit_commands", "grid"},
+    {"pytest_plugin", "importers", "audit_commands", "index_commands", "grid"},
     {"cli_drafters"},
     {"cli"},
 )

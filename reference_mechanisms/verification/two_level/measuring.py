@@ -73,9 +73,8 @@ def agreement(level_one: Target, texts: Sequence[Text]) -> Agreement:
             piece = ids[start : min(start + FORCED_ROWS, len(ids) - 1)]
             rows = Rows(piece, range(start, start + len(piece)), (Segment(0, start, len(piece)),))
             hidden = level_one.forward(rows, cache).hidden
-            said = max(
-                0, text.prompt - 1 - start
-            )  # rows before the last one of the prompt predict the prompt
+            # Rows before the last one of the prompt predict the prompt.
+            said = max(0, text.prompt - 1 - start)
             if said < len(piece):
                 best += level_one.logits(hidden[said:]).argmax(-1).tolist()
             cache.commit(0, len(piece))

@@ -96,6 +96,20 @@ def test_it_is_the_recurrence_up_to_rounding(rows: int, decay: float) -> None:
         assert max(errors(rows, parents, decay, torch.float32)) < 1e-6
 
 
+@pytest.mark.gpu
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")
+@pytest.mark.parametrize("decay", DECAYS.values(), ids=DECAYS)
+def test_a_gpu_rounds_no_worse(decay: float) -> None:
+    for parents in shapes(64).values():
+        problem, gpu = Problem(64, decay, seed=64), torch.device("cuda")
+        truth, _ = problem.truth(parents)
+        for name, part in list(vars(problem).items()):
+            if isinstance(part, Tensor):
+                setattr(problem, name, part.to(gpu))
+        read, _ = problem.solved(plan_of(parents, 1, gpu, torch.float32), torch.float32)
+        assert worst(read.cpu(), truth) < 1e-6
+
+
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
 @pytest.mark.parametrize("sizes", SIZES, ids=str)
 def test_a_layer_gives_what_its_recurrence_gives(sizes: tuple[int, ...], dtype: torch.dtype) -> None:

@@ -66,6 +66,19 @@ def test_products_are_those_of_the_rounded_matrix(columns: int, dtype: torch.dty
     assert 0.05 < float(error) < 0.15
 
 
+@pytest.mark.gpu
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")
+def test_the_kernel_of_a_gpu_multiplies_the_same_integers() -> None:
+    torch.manual_seed(0)
+    weight, x = torch.randn(256, 128), torch.randn(5, 128)
+    gpu = weight.to("cuda", torch.bfloat16)
+    found = rounded(gpu)
+    assert has_kernel(256, 128, found.group, gpu.dtype, gpu.device)
+    wanted = x.bfloat16().double() @ found.restored(torch.float64).T.cpu()
+    product = FourBitLinear(gpu)(x.to("cuda", torch.bfloat16)).double().cpu()
+    assert float((product - wanted).abs().max() / wanted.abs().max()) < 0.02
+
+
 def test_an_early_exit_is_a_target_of_its_first_layers(folders: dict[str, Path], dense: Target) -> None:
     cut = level_one_of(LevelOne("early-exit", layers=1), dense, folders["dense"])
     assert cut.config.layers == 1

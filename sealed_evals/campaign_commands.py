@@ -59,6 +59,12 @@ def register_campaign(commands: argparse._SubParsersAction[Parser]) -> None:
     revealing = commands.add_parser("reveal", help="end a campaign and publish all its rows and salts")
     revealing.set_defaults(run=_reveal)
 
+    comparing = commands.add_parser(
+        "beside", help="generated prompts beside public ones, from one run of both"
+    )
+    comparing.add_argument("report", type=Path, metavar="REPORT_DIR")
+    comparing.set_defaults(run=_beside)
+
     for command in (confirming, scanning, revealing):
         command.add_argument("--campaign", type=Path, required=True, metavar="DIR")
     for command in (start, confirming, scanning, revealing):
@@ -174,6 +180,33 @@ def _reveal(options: argparse.Namespace) -> int:
     count = reveal(folder, _controller(options), _now)
     print(f"{folder.revealed}: {count} shards; anyone can check them with: evals verify --campaign DIR")
     return EXIT_OK
+
+
+def _beside(options: argparse.Namespace) -> int:
+    from tabulate import tabulate  # noqa: PLC0415
+
+    from harness.oracle.stored import load_run  # noqa: PLC0415
+    from sealed_evals.beside import beside  # noqa: PLC0415
+
+    found = beside(load_run(options.report))
+    arms = list(found[0].generated.acceptance)
+    rows = [
+        [
+            *(f"{one.kind} / {one.like}", f"{one.generated.prompts} / {one.public.prompts}"),
+            *(f"{one.generated.characters:.0f} / {one.public.characters:.0f}",),
+            *(f"{one.generated.tokens:.0f} / {one.public.tokens:.0f}",),
+            *(_pair(one.generated.acceptance[arm], one.public.acceptance[arm]) for arm in arms),
+        ]
+        for one in found
+    ]
+    lengths = [f"acceptance length, {arm}" for arm in arms]
+    headers = ["generated / public", "prompts", "median characters", "median tokens", *lengths]
+    print(tabulate(rows, headers=headers, disable_numparse=True))
+    return EXIT_OK
+
+
+def _pair(ours: float | None, theirs: float | None) -> str:
+    return " / ".join("-" if length is None else f"{length:.2f}" for length in (ours, theirs))
 
 
 def _known(evals_dir: Path | None) -> tuple[Known, list[str]]:

@@ -39,7 +39,7 @@ _VALUES[np.frombuffer(ALPHABET[:26].upper(), dtype=np.uint8)] = np.arange(26)
 class Sighting(NamedTuple):
     """A canary in a text."""
 
-    index: int  # into the canaries that were searched for
+    number: int  # into the canaries that were searched for
     line: int  # of the text, counted from 1
     encoding: Encoding  # the outermost
 
@@ -77,7 +77,7 @@ def _search(data: bytes, codes: Codes, depth: int) -> Iterator[Sighting]:
     if depth:
         for start, encoding, inner in _unpacked(data):
             line = data.count(b"\n", 0, start) + 1
-            yield from (Sighting(s.index, line, encoding) for s in _search(inner, codes, depth - 1))
+            yield from (Sighting(s.number, line, encoding) for s in _search(inner, codes, depth - 1))
 
 
 def _windows(data: bytes) -> tuple[Codes, npt.NDArray[np.int64]]:

@@ -19,6 +19,7 @@ from typing import Literal, NamedTuple
 
 from harness.codec import canonical_json, digest, from_json, from_toml
 from harness.errors import DataError, InvalidRun, UsageError
+from harness.plan import SetSpec
 from harness.storage import file_digest
 from sealed_evals.campaign.controller import Controller, held, load_head, load_key, write_head
 from sealed_evals.campaign.crypto import derive
@@ -133,6 +134,8 @@ def confirm(
             raise UsageError(f"campaign {campaign.campaign_id} is over: its shards were revealed")
         shard = next_shard(campaign, ledger.used)
         check_sealed(read_sealed(folder.shard(shard)), _seal(campaign, shard), str(folder.shard(shard)))
+        if judge is None:
+            _look_for_inputs(campaign, evals_dir)
         at("checked")
         entry = _entry("opened", now(), sha256, shard, candidate)
         ledger = ledger.record(entry, lambda: at("recorded"))
@@ -249,6 +252,23 @@ def _decided(opened: Entry, outcome: Outcome, at: datetime.datetime, report: Pat
         reason=outcome.reason,
         evidence=file_digest(report) if report.is_file() else None,
     )
+
+
+def _look_for_inputs(campaign: Campaign, evals_dir: Path | None) -> None:
+    """Hold that target and calibration set are here, before a shard is spent on finding out.
+
+    Nothing of the candidate's is imported: this process can open every shard.
+
+    Raises:
+        HarnessError: one of them is not.
+    """
+    from harness.models import resolve_model  # noqa: PLC0415 - what only a real run needs
+    from sealed_evals.load import load_set  # noqa: PLC0415
+
+    oracle = campaign.job.plan.oracle
+    calibration = SetSpec(name=oracle.calibration_set, count=oracle.calibration_prompts)
+    load_set(calibration, evals_dir=evals_dir, seed=campaign.job.plan.measure.seed)
+    resolve_model(campaign.job.deployment.target)
 
 
 def _seal(campaign: Campaign, name: str) -> ShardSeal:

@@ -59,8 +59,8 @@ def scan(paths: Sequence[Path], campaign: Campaign, secret: bytes) -> tuple[list
             raise DataError(
                 f"cannot search {path}: {error.strerror}; make it readable, or leave it out"
             ) from None
-        leaks += [Leak(path, s.line, rows[s.index], s.encoding) for s in search(data, codes)]
-        leaks += [Leak(path, 0, rows[s.index], s.encoding) for s in search(path.name.encode(), codes)]
+        leaks += [Leak(path, s.line, rows[s.number], s.encoding) for s in search(data, codes)]
+        leaks += [Leak(path, 0, rows[s.number], s.encoding) for s in search(path.name.encode(), codes)]
     return leaks, files
 
 

@@ -65,7 +65,8 @@ def arm_result(name: str, speedup: Interval | None, **fields: Any) -> ArmResult:
         *("tokens_per_second", "speedup_geomean", "speedup_decode", "slower_share", "verdict"),
         *("acceptance_length", "acceptance", "latency", "losslessness"),
     ]
-    return ArmResult(**(dict.fromkeys(absent) | usual | fields))
+    every: dict[str, Any] = dict.fromkeys(absent)
+    return ArmResult(**(every | usual | fields))
 
 
 def report(speedup: Interval | None, **fields: Any) -> Report:

@@ -3,6 +3,7 @@ from __future__ import annotations
 import base64
 import gzip
 import re
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -27,7 +28,7 @@ def test_a_canary_is_sixty_bits_of_the_secret_and_the_place() -> None:
     assert canary(b"d" * 32, "000/0") != CANARIES[0]
 
 
-WAYS = {
+WAYS: dict[str, Callable[[str], bytes]] = {
     "as it is": lambda text: text.encode(),
     "in upper case": lambda text: text.upper().encode(),
     "without hyphens": lambda text: text.replace("-", "").encode(),
@@ -39,7 +40,7 @@ WAYS = {
 @pytest.mark.parametrize("way", WAYS)
 def test_a_canary_is_found_however_it_is_written(way: str) -> None:
     found = search(b"first line\nsome text " + WAYS[way](CANARIES[7]) + b" more text", CODES)
-    assert [(one.index, one.line, one.encoding) for one in found] == [(7, 2, "plain")]
+    assert [(one.number, one.line, one.encoding) for one in found] == [(7, 2, "plain")]
 
 
 def test_a_canary_is_found_inside_encodings() -> None:
@@ -51,10 +52,12 @@ def test_a_canary_is_found_inside_encodings() -> None:
         "gzip": b"\n\n" + gzip.compress(text),
     }.items():
         found = search(data, CODES)
-        assert [(one.index, one.line, one.encoding) for one in found] == [(9, 3, encoding)], encoding
-    assert [one.index for one in search(wrapped, CODES)] == [9]
-    assert [one.index for one in search(base64.urlsafe_b64encode(text), CODES)] == [9]
-    assert [one.index for one in search(base64.b64encode(gzip.compress(text)), CODES)] == [9]
+        assert [(one.number, one.line, one.encoding) for one in found] == [(9, 3, encoding)], encoding
+    assert [one.number for one in search(wrapped, CODES)] == [9]
+    for before in (b"x", b"xy", b"xyz"):  # letters that are not part of it
+        assert [one.number for one in search(before + base64.b64encode(text), CODES)] == [9]
+    assert [one.number for one in search(base64.urlsafe_b64encode(text), CODES)] == [9]
+    assert [one.number for one in search(base64.b64encode(gzip.compress(text)), CODES)] == [9]
 
 
 def test_ordinary_text_holds_no_canary() -> None:
@@ -68,12 +71,12 @@ def test_ordinary_text_holds_no_canary() -> None:
 @given(st.binary(max_size=60), st.integers(0, 49), st.binary(max_size=60))
 def test_no_surroundings_hide_a_canary(before: bytes, index: int, after: bytes) -> None:
     data = before + b"|" + CANARIES[index].encode() + b"|" + after
-    assert index in {one.index for one in search(data, CODES)}
+    assert index in {one.number for one in search(data, CODES)}
 
 
 def test_every_canary_of_many_is_told() -> None:
     found = search("\n".join(CANARIES).encode(), CODES)
-    assert [(one.index, one.line) for one in found] == [(n, n + 1) for n in range(50)]
+    assert [(one.number, one.line) for one in found] == [(n, n + 1) for n in range(50)]
 
 
 def test_a_scan_finds_unseen_rows_in_folders_and_tells_no_text(place: Place, tmp_path: Path) -> None:

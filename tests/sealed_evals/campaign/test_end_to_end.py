@@ -9,8 +9,10 @@ from pathlib import Path
 
 import pytest
 
+from harness.errors import ModelError
 from harness.oracle.stored import load_run
 from sealed_evals.campaign.canary import canary
+from sealed_evals.campaign.confirm import confirm as run_confirm
 from sealed_evals.campaign.confirm import in_own_process
 from sealed_evals.campaign.crypto import derive
 from sealed_evals.campaign.ledger import read_ledger
@@ -105,3 +107,12 @@ def test_a_process_that_ends_without_an_outcome_rejects(place: Place, tmp_path: 
 
     assert in_own_process(request) == Outcome(accepted=False, reason="failed")
     assert "the key is not its key" in (tmp_path / "evidence/log.txt").read_text()
+
+
+def test_no_shard_is_spent_when_the_target_is_not_here(place: Place) -> None:
+    """The plan of this campaign names a target that does not exist."""
+    with pytest.raises(ModelError, match="nowhere is no folder"):
+        run_confirm(
+            build.CANDIDATE, place.folder, place.root, evals_dir=None, now=lambda: build.NOW, judge=None
+        )
+    assert [entry.event for entry in read_ledger(place.folder.ledger)[0]] == ["started"]

@@ -60,6 +60,10 @@ FORGERIES: dict[str, tuple[Callable[[tuple[Entry, ...]], tuple[Entry, ...]], str
         lambda e: (e[0], msgspec.structs.replace(e[1], shard="009"), *e[2:]),
         "line 2 was changed",
     ),
+    "a line is written anew, with a hash of its own": (
+        lambda e: (e[0], next_entry(e[:1], entry("opened", "009"), KEY), *e[2:]),
+        "line 3 does not follow",
+    ),
     "a time is changed": (
         lambda e: (*e[:3], msgspec.structs.replace(e[3], at="then")),
         "line 4 was changed",

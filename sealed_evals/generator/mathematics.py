@@ -23,7 +23,7 @@ def mathematics(rng: Random) -> str:
 
 
 def _polynomial(rng: Random, degree: int = 2) -> str:
-    terms = []
+    terms: list[str] = []
     for power in range(degree, -1, -1):
         value = rng.choice([n for n in range(-9, 10) if n])
         letter = "" if power == 0 else "x" if power == 1 else f"x^{power}"

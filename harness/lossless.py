@@ -129,7 +129,7 @@ def faults(found: Judged) -> tuple[str, ...]:
 
 def _prompt(number: int, text: str) -> Prompt:
     return Prompt(
-        prompt_id=f"prompt {number}",
+        prompt_id=str(number),
         set_name="own",
         category="own",
         turns=(text,),
@@ -140,7 +140,7 @@ def _prompt(number: int, text: str) -> Prompt:
 def _response(line: PromptLine, emitted: Sequence[int], stock: Stock) -> Response:
     ids = tuple(int(token) for token in emitted)
     if not ids:
-        raise UsageError(f"assert_lossless: the engine emitted nothing for {line.prompt.prompt_id}")
+        raise UsageError(f"assert_lossless: the engine emitted nothing for prompt {line.prompt.prompt_id}")
     return Response(
         prompt_id=line.prompt.prompt_id,
         arm=ARM,

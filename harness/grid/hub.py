@@ -19,11 +19,12 @@ class HuggingFaceHub:
         from huggingface_hub import HfApi  # noqa: PLC0415 - only a run of the grid asks the hub
         from huggingface_hub.errors import HfHubHTTPError  # noqa: PLC0415
 
+        failures: tuple[type[Exception], ...] = (HfHubHTTPError, OSError, *_network_errors())
         try:
             api = HfApi()
             api.auth_check(repo)
             told = api.model_info(repo, revision=revision, files_metadata=True, timeout=20)
-        except (HfHubHTTPError, OSError, *_network_errors()) as error:
+        except failures as error:
             raise ModelError(
                 f"cannot read {repo}: {str(error).strip().splitlines()[0]}; accept its licence on the "
                 "hub, log in with `hf auth login`, or check the network"

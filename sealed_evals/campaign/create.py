@@ -58,7 +58,6 @@ def create(
         InvalidRun: a folder cannot be written.
         ModelError: `cryptography` is not installed.
     """
-    job = stock_job(wanted.job, wanted.level)
     size = wanted.rows if wanted.rows is not None else rows_needed(wanted.sizing, wanted.level, wanted.gain)
     if min(wanted.shards, wanted.public_rows, size) < 1 or wanted.gain < 0.0:
         raise UsageError("--shards, --public-rows and --shard-rows must be at least 1, and --gain at least 0")
@@ -66,6 +65,7 @@ def create(
         raise UsageError(f"--shards must be at most 999, got {wanted.shards}")
     if folder.root.exists() and any(folder.root.iterdir()):
         raise UsageError(f"{folder.root} is not empty; a campaign wants a folder of its own")
+    job = stock_job(wanted.job, wanted.level, size)
     refuse_unsafe_place(root, folder.root)
     secret, campaign_id = new_secret(), secrets.token_hex(8)
     drafted = generate(derive(secret, "generator"), wanted.public_rows + wanted.shards * size, known)

@@ -20,8 +20,10 @@ STOCK = "stock"
 CANDIDATE = "candidate"
 
 
-def stock_job(job: Job, level: float) -> Job:
-    """The job of a campaign: its stock arm alone, at the confidence that the level asks for.
+def stock_job(job: Job, level: float, rows: int) -> Job:
+    """The job of a campaign: its stock arm alone on a shard, at the confidence that the level asks for.
+
+    The plan's own sets are left out: where they lie is nobody's business who reads campaign.json.
 
     Raises:
         UsageError: the plan has no stock arm, its division knows no lossless speedup, or the level
@@ -37,6 +39,7 @@ def stock_job(job: Job, level: float) -> Job:
         raise UsageError(f"plan {job.plan.name}: has no arm of kind 'stock' to confirm candidates against")
     plan = msgspec.structs.replace(
         job.plan,
+        sets=(SetSpec(name="unseen", count=rows),),
         arms=(msgspec.structs.replace(stock, name=STOCK),),
         stats=msgspec.structs.replace(job.plan.stats, confidence=1.0 - level),
     )

@@ -28,6 +28,8 @@ def rows_needed(sizing: Sizing, level: float, gain: float = 0.0) -> int:
     Raises:
         UsageError: nothing can be confirmed with these numbers.
     """
+    if not 0.0 < level < 0.5:
+        raise UsageError(f"--level must lie between 0 and 0.5, got {level}")
     if sizing.gain <= gain:
         raise UsageError(f"--confirm-gain must be more than --gain = {gain}, got {sizing.gain}")
     if not 0.0 < sizing.power < 1.0 or sizing.spread <= 0.0:

@@ -71,7 +71,7 @@ def arm_result(name: str, speedup: Interval | None, **fields: Any) -> ArmResult:
 
 def report(speedup: Interval | None, **fields: Any) -> Report:
     """A report of a confirmation, fine but for what is given."""
-    job = stock_job(make_job(), 0.05)
+    job = stock_job(make_job(), 0.05, rows=8)
     usual: dict[str, Any] = {
         "schema_version": 1,
         "name": "known",

@@ -82,6 +82,7 @@ def test_the_published_record_says_what_will_be_run(place: Place) -> None:
     job = place.campaign.job
     assert [(arm.name, arm.kind) for arm in job.plan.arms] == [("stock", "stock")]
     assert job.plan.stats.confidence == 0.95
+    assert [(spec.name, spec.count, spec.path) for spec in job.plan.sets] == [("unseen", 8, None)]
     assert canonical_json(place.campaign) + b"\n" == place.folder.campaign.read_bytes()
 
 
@@ -90,6 +91,10 @@ BAD = {
     "too many": ({"shards": 1000}, "--shards must be at most 999, got 1000"),
     "a negative gain": ({"gain": -0.1}, "--gain at least 0"),
     "a level of one half": ({"level": 0.5}, "--level must lie between 0 and 0.5, got 0.5"),
+    "a level that no shard is large enough for": (
+        {"level": 0.0, "rows": None},
+        "--level must lie between 0 and 0.5, got 0.0",
+    ),
     "no stock": (
         {"job": build.make_job(arms=build.make_job().plan.arms[:1])},
         "has no arm of kind 'stock' to confirm candidates against",

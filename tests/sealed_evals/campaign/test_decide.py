@@ -81,7 +81,7 @@ def test_an_audit_that_could_not_be_run_rejects_nobody() -> None:
 
 
 def test_the_job_has_the_two_arms_and_the_levels_confidence() -> None:
-    campaign = stock_job(build.make_job(), level=0.01)
+    campaign = stock_job(build.make_job(), level=0.01, rows=8)
     shard = SetSpec(name="unseen-000", count=8, path="shard.jsonl", field="turns")
 
     job = confirmation_job(campaign, build.CANDIDATE, shard)

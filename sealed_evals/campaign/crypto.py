@@ -81,4 +81,4 @@ def mac(key: bytes, text: str) -> bytes:
 
 
 def _missing() -> ModelError:
-    return ModelError("unseen shards need `cryptography`: pip install 'specpilot-harness[unseen]'")
+    return ModelError("unseen shards need `cryptography`: pip install 'specpilot-harness[campaign]'")

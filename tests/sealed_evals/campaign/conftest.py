@@ -11,7 +11,7 @@ from tests.sealed_evals.campaign import build
 
 @pytest.fixture(autouse=True)
 def _needs_cryptography() -> None:
-    pytest.importorskip("cryptography", reason="not installed: pip install -e '.[unseen]'")
+    pytest.importorskip("cryptography", reason="not installed: pip install -e '.[campaign]'")
 
 
 @pytest.fixture(scope="session")

@@ -145,7 +145,7 @@ def test_without_cryptography_the_extra_is_named(monkeypatch: pytest.MonkeyPatch
         monkeypatch.delitem(sys.modules, name)
     monkeypatch.setitem(sys.modules, "cryptography", None)
 
-    with pytest.raises(ModelError, match=r"pip install 'specpilot-harness\[unseen\]'"):
+    with pytest.raises(ModelError, match=r"pip install 'specpilot-harness\[campaign\]'"):
         build.start(tmp_path)
     with pytest.raises(ModelError):
         crypto.encrypt(b"", b"k" * 32, "x")

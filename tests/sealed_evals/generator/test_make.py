@@ -16,7 +16,7 @@ from sealed_evals.generator.rewording import LONG, Known, grams, known, masked
 from sealed_evals.load import pinned_set
 from tests.sealed_evals import samples
 
-pytest.importorskip("cryptography", reason="not installed: pip install -e '.[unseen]'")
+pytest.importorskip("cryptography", reason="not installed: pip install -e '.[campaign]'")
 
 SEED = b"seed of thirty-two secret bytes."
 NOTHING = known(())

@@ -87,6 +87,29 @@ def h200_crosscheck(session: nox.Session) -> None:
     session.run("specpilot-harness", *words)
 
 
+def _reproduce(session: nox.Session, gpu: str) -> None:
+    session.install("vllm==0.32.0", "-e", ".[gpu,hub]")
+    session.run("specpilot-harness", "reproduce", gpu, *session.posargs)
+
+
+@nox.session(name="reproduce-h100")
+def reproduce_h100(session: nox.Session) -> None:
+    """Run the grid on an H100 and hold the paper's claims against it: -- [--only ...] [--dry-run]."""
+    _reproduce(session, "h100")
+
+
+@nox.session(name="reproduce-h200")
+def reproduce_h200(session: nox.Session) -> None:
+    """Run the grid on an H200."""
+    _reproduce(session, "h200")
+
+
+@nox.session(name="reproduce-rtx-pro-6000")
+def reproduce_rtx_pro_6000(session: nox.Session) -> None:
+    """Run the grid on an RTX PRO 6000."""
+    _reproduce(session, "rtx-pro-6000")
+
+
 @nox.session(reuse_venv=True)
 def tests(session: nox.Session) -> None:
     """Run the test suite, the real default target included: in two processes, and what times things alone."""

@@ -270,7 +270,9 @@ def test_a_signal_ends_the_engines(tmp_path: Path, number: signal.Signals) -> No
     pids = tmp_path / "pids"
     words = [sys.executable, str(WORKER), "silent", "1", "-", str(pids)]
     script = (
+        "import signal\n"
         "from pathlib import Path\n"
+        "signal.signal(signal.SIGINT, signal.default_int_handler)\n"  # a job in the background ignores it
         "from reference_mechanisms.weight12.plugin.step_times.rounds import Plan, measure\n"
         "plan = Plan(engines=(('bf16', 'ar'),), batches=(1,), rounds=1, limit_s=600)\n"
         f"measure(plan, Path({str(tmp_path)!r}), print, lambda *_: {words!r})"

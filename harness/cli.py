@@ -11,7 +11,7 @@ import sys
 from collections.abc import Callable, Iterator, Sequence
 from importlib import metadata
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal, NoReturn, get_args
+from typing import TYPE_CHECKING, Any, NoReturn, get_args
 
 from harness.errors import (
     EXIT_INVALID,
@@ -24,6 +24,7 @@ from harness.errors import (
 )
 
 if TYPE_CHECKING:
+    from harness.folder import Mode
     from harness.plan import Job
     from harness.records import Prompt, PromptLine, PromptSet
     from harness.results import Report
@@ -127,28 +128,14 @@ def _run(options: argparse.Namespace) -> int:
 
 def _measured(job: Job, out: Path, options: argparse.Namespace) -> int:
     """Run a job with the options that every run has; its exit code."""
-    from harness.progress import RichReporter  # noqa: PLC0415
-    from harness.run import execute  # noqa: PLC0415
-
-    sets, calibration = _prompts(job, options.evals_dir)
-    with RichReporter() as reporter:
-        report, closing = execute(
-            job,
-            sets,
-            calibration,
-            out,
-            reporter,
-            command=("specpilot-harness", *sys.argv[1:]),
-            mode="resume" if options.resume else "overwrite" if options.overwrite else "new",
-        )
-    print(closing)
-    return _code(report)
+    mode: Mode = "resume" if options.resume else "overwrite" if options.overwrite else "new"
+    return _code(_measure_for(options)(job, out, mode))
 
 
-def _measure_for(options: argparse.Namespace) -> Callable[[Job, Path, Literal["new", "resume"]], Report]:
+def _measure_for(options: argparse.Namespace) -> Callable[[Job, Path, Mode], Report]:
     """What runs a job into a folder and gives its report."""
 
-    def measure(job: Job, out: Path, mode: Literal["new", "resume"]) -> Report:
+    def measure(job: Job, out: Path, mode: Mode) -> Report:
         from harness.progress import RichReporter  # noqa: PLC0415
         from harness.run import execute  # noqa: PLC0415
 

@@ -165,11 +165,9 @@ def _drafter_figures(options: argparse.Namespace) -> int:
     import tomllib  # noqa: PLC0415
 
     from harness.models import resolve_model  # noqa: PLC0415
-    from harness.plan import SetSpec, load_deployment  # noqa: PLC0415
-    from harness.tokenize import PromptTokenizer  # noqa: PLC0415
+    from harness.plan import load_deployment  # noqa: PLC0415
     from reference_mechanisms.arm_figures import Sample  # noqa: PLC0415
     from reference_mechanisms.backend import measure_figures  # noqa: PLC0415
-    from sealed_evals.load import load_set  # noqa: PLC0415
 
     try:
         params = tomllib.loads(f"params = {{ {options.params} }}")["params"]
@@ -178,9 +176,8 @@ def _drafter_figures(options: argparse.Namespace) -> int:
             f"--params: {error}; write them as in a plan: 'drafter = \"dspark\", tree = 16'"
         ) from None
     deployment = load_deployment(options.deployment)
-    prompts = load_set(SetSpec(name="embedded", count=options.prompts), evals_dir=None, seed=0).prompts
-    tokenizer = PromptTokenizer(resolve_model(deployment.target).path)
-    sample = Sample([tokenizer.encode(prompt) for prompt in prompts], options.tokens, time.perf_counter)
+    prompts = _embedded(resolve_model(deployment.target).path, options.prompts)
+    sample = Sample(prompts, options.tokens, time.perf_counter)
     print(measure_figures(deployment, params, sample, options.out))
     print(f"wrote {options.out}")
     return EXIT_OK
@@ -188,11 +185,9 @@ def _drafter_figures(options: argparse.Namespace) -> int:
 
 def _drafter_doctor(options: argparse.Namespace) -> int:
     from harness.models import resolve_model  # noqa: PLC0415
-    from harness.plan import SetSpec, load_deployment  # noqa: PLC0415
-    from harness.tokenize import PromptTokenizer  # noqa: PLC0415
+    from harness.plan import load_deployment  # noqa: PLC0415
     from reference_mechanisms.backend import examine  # noqa: PLC0415
     from reference_mechanisms.drafters.shipped import shipped  # noqa: PLC0415
-    from sealed_evals.load import load_set  # noqa: PLC0415
 
     given = Path(options.what) if Path(options.what).is_dir() else None
     deployment = load_deployment(options.deployment if given is not None else options.what)
@@ -204,10 +199,7 @@ def _drafter_doctor(options: argparse.Namespace) -> int:
         raise UsageError(
             f"no drafter is shipped for the target of {deployment.name}; give a drafter's folder"
         )
-    drawn = SetSpec(name="embedded", count=options.prompts)
-    prompts = load_set(drawn, evals_dir=None, seed=0).prompts
-    tokenizer = PromptTokenizer(model.path)
-    found = examine(deployment, folders, [tokenizer.encode(prompt) for prompt in prompts], options.tokens)
+    found = examine(deployment, folders, _embedded(model.path, options.prompts), options.tokens)
     for folder, findings in found.items():
         print(folder)
         for one in findings:
@@ -215,6 +207,17 @@ def _drafter_doctor(options: argparse.Namespace) -> int:
             print(f"  {one.detector}: {word}; {one.detail}")
     broken = any(one.found for findings in found.values() for one in findings)
     return EXIT_VIOLATED if broken else EXIT_OK
+
+
+def _embedded(model: Path, count: int) -> list[tuple[int, ...]]:
+    """Token ids of so many embedded prompts, under the chat template of a model's folder."""
+    from harness.plan import SetSpec  # noqa: PLC0415
+    from harness.tokenize import PromptTokenizer  # noqa: PLC0415
+    from sealed_evals.load import load_set  # noqa: PLC0415
+
+    tokenizer = PromptTokenizer(model)
+    drawn = load_set(SetSpec(name="embedded", count=count), evals_dir=None, seed=0)
+    return [tokenizer.encode(prompt) for prompt in drawn.prompts]
 
 
 def _training_target(name: str) -> TrainingTarget:

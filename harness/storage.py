@@ -13,7 +13,7 @@ import os
 import tempfile
 from collections.abc import Iterable, Iterator
 from pathlib import Path
-from typing import TypeVar
+from typing import IO, Any, TypeVar
 
 from harness.codec import canonical_json, from_json
 from harness.errors import DataError, InvalidRun
@@ -107,13 +107,24 @@ def locked(folder: Path) -> Iterator[None]:
     except OSError as error:
         raise InvalidRun(f"cannot write in {folder}: {error.strerror}; choose another --out") from None
     with handle:
-        try:
-            fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except OSError:
-            raise InvalidRun(
-                f"{folder} is in use by another run; wait for it or choose another --out"
-            ) from None
+        hold(handle, f"{folder} is in use by another run; wait for it or choose another --out")
         yield
+
+
+def hold(handle: IO[Any], taken: str) -> None:
+    """Lock an open file for this process, until it is closed.
+
+    Args:
+        handle: the file.
+        taken: what to say if another process holds it.
+
+    Raises:
+        InvalidRun: another process holds it.
+    """
+    try:
+        fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except OSError:
+        raise InvalidRun(taken) from None
 
 
 def file_digest(path: Path) -> str:

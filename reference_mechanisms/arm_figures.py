@@ -9,7 +9,7 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import NamedTuple
 
-from reference_mechanisms.arm_targets import Loaded, device_of, setup_of
+from reference_mechanisms.arm_targets import Loaded, setup_of, tree_setup_of
 from reference_mechanisms.arms import ArmSettings, ParameterError
 from reference_mechanisms.drafters.binding import Bound
 from reference_mechanisms.drafters.protocol import Drafter
@@ -17,7 +17,7 @@ from reference_mechanisms.drafters.tracing import traced
 from reference_mechanisms.drafters.trained import Drafting
 from reference_mechanisms.verification.budgeting import Costs
 from reference_mechanisms.verification.calibrating import calibrate
-from reference_mechanisms.verification.tree_figures import TreeFigures, TreeSetup, write_tree_figures
+from reference_mechanisms.verification.tree_figures import TreeFigures, write_tree_figures
 from reference_mechanisms.verification.two_level.figures import write_figures
 from reference_mechanisms.verification.two_level.gain import Measured, best_rounds
 from reference_mechanisms.verification.two_level.level_one import level_one_of
@@ -106,13 +106,7 @@ def write_arm_figures(
     figures = TreeFigures(
         calibration=calibrate(traces, depths=arm.drafts, ranks=RANKS), costs=Costs(draft, verify)
     )
-    setup = TreeSetup(
-        target_sha256=loaded.sha256,
-        drafter_sha256=drafter_sha256,
-        dtype=str(loaded.target.dtype).removeprefix("torch."),
-        device=device_of(loaded.target),
-    )
-    write_tree_figures(out, setup, figures)
+    write_tree_figures(out, tree_setup_of(loaded, drafter_sha256), figures)
     first = ", ".join(f"{worth:.3f}" for worth in figures.calibration.on_spine[0][:3])
     return (
         f"{len(traces)} drafts; the first three children of the anchor are right with {first}, off the best "

@@ -105,14 +105,8 @@ def tree_figures(
     for name, one in arms.items():
         if one.tree_figures is None:
             continue
-        setup = TreeSetup(
-            target_sha256=loaded.sha256,
-            drafter_sha256=sha256[name],
-            dtype=str(loaded.target.dtype).removeprefix("torch."),
-            device=device_of(loaded.target),
-        )
         try:
-            found[name] = read_tree_figures(one.tree_figures, setup)
+            found[name] = read_tree_figures(one.tree_figures, tree_setup_of(loaded, sha256[name]))
         except MechanismError as error:
             raise ParameterError(f"arms[{name}].params: {error}") from None
         if one.tree_measured and found[name].costs is None:
@@ -127,6 +121,16 @@ def device_of(target: Target) -> str:
     if target.device.type == "cuda":
         return torch.cuda.get_device_name()
     return f"cpu, {torch.get_num_threads()} threads"
+
+
+def tree_setup_of(loaded: Loaded, drafter_sha256: str) -> TreeSetup:
+    """What figures of a drafter's trees are measured on."""
+    return TreeSetup(
+        target_sha256=loaded.sha256,
+        drafter_sha256=drafter_sha256,
+        dtype=str(loaded.target.dtype).removeprefix("torch."),
+        device=device_of(loaded.target),
+    )
 
 
 def setup_of(arm: ArmSettings, loaded: Loaded) -> Setup:

@@ -16,7 +16,7 @@ TEMPLATE = "report.html.j2"
 def render_html(report: Report) -> str:
     """The whole report. Equal reports give equal bytes."""
     found = report.losslessness
-    template = _environment().get_template(TEMPLATE)
+    template = environment().get_template(TEMPLATE)
     return template.render(
         report=report,
         tables=tables,
@@ -34,8 +34,8 @@ def render_html(report: Report) -> str:
     )
 
 
-def _environment() -> Environment:
-    """Everything is escaped, whatever the template's name; a misspelt name is an error."""
+def environment() -> Environment:
+    """Of every page: everything is escaped, whatever the template's name; a misspelt name is an error."""
     return Environment(
         loader=PackageLoader("harness.report"),
         autoescape=True,

@@ -6,11 +6,10 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import NamedTuple
 
-from jinja2 import Environment, PackageLoader, StrictUndefined
-
 from harness.codec import from_json
 from harness.errors import DataError
 from harness.report import numbers
+from harness.report.html import environment
 from harness.report.text import name, plain
 from harness.results import ArmResult, Report
 
@@ -81,16 +80,10 @@ def groups(entries: Sequence[Entry]) -> tuple[Group, ...]:
 
 def render_index(entries: Sequence[Entry], broken: Sequence[str]) -> str:
     """One self-contained page; equal reports give equal bytes."""
-    environment = Environment(
-        loader=PackageLoader("harness.report"),
-        autoescape=True,
-        undefined=StrictUndefined,
-        trim_blocks=True,
-        lstrip_blocks=True,
-        keep_trailing_newline=True,
-    )
-    return environment.get_template(TEMPLATE).render(
-        groups=groups(entries), broken=[plain(text) for text in broken], reports=len(entries)
+    return (
+        environment()
+        .get_template(TEMPLATE)
+        .render(groups=groups(entries), broken=[plain(text) for text in broken], reports=len(entries))
     )
 
 

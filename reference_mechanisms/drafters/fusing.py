@@ -12,7 +12,6 @@ from reference_mechanisms.drafters.dflash import DFlash, Head
 from reference_mechanisms.drafters.fused_block import FusedBlock, take_weights
 from reference_mechanisms.kernels.step.choice import TORCH, kernels_for
 from reference_mechanisms.targets.matrices import Matrices, PlainMatrices
-from reference_mechanisms.weight12 import product
 from reference_mechanisms.weight12.raw_matrices import RawMatrices
 
 
@@ -63,9 +62,10 @@ def fused_program(network: DFlash, embed: Head, head: Head, drafts: int, positio
         positions: most that are absorbed or drafted from.
     """
     source, weight = NetworkTensors(network), network.fc.weight
-    streamed = weight.dtype == torch.bfloat16 and product.streams(weight.device)
     matrices: Matrices = (
-        RawMatrices(source, weight.device) if streamed else PlainMatrices(source, weight.dtype, weight.device)
+        RawMatrices(source, weight.device)
+        if weight.dtype == torch.bfloat16
+        else PlainMatrices(source, weight.dtype, weight.device)
     )
     with torch.inference_mode():
         weights = take_weights(network.config, source, matrices, weight.dtype, weight.device)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
 from typing import Protocol
 
@@ -76,9 +76,9 @@ class Matrices(Protocol):
 class PlainTable:
     """Rows of a tensor."""
 
-    def __init__(self, weight: Tensor) -> None:
-        """Take [rows, columns]."""
-        self._weight = weight
+    def __init__(self, weight: Tensor, product: Callable[[Tensor], Linear] = RowLinear) -> None:
+        """Take [rows, columns], and what makes a head of them."""
+        self._weight, self._product = weight, product
 
     def __call__(self, ids: Tensor) -> Tensor:
         """See `Table`."""
@@ -86,11 +86,11 @@ class PlainTable:
 
     def linear(self) -> Linear:
         """See `Table`."""
-        return RowLinear(self._weight)
+        return self._product(self._weight)
 
 
 class PlainMatrices:
-    """Matrices in the target's own type, multiplied by torch."""
+    """Matrices in the target's own type, multiplied by torch; a subclass may multiply otherwise."""
 
     def __init__(self, source: Source, dtype: torch.dtype, device: torch.device) -> None:
         """Take them from a checkpoint as they are asked for."""
@@ -103,11 +103,14 @@ class PlainMatrices:
 
     def linear(self, parts: Sequence[tuple[str, int]], columns: int, bias: Tensor | None) -> Linear:
         """See `Matrices`."""
-        return RowLinear(torch.cat([self._take(name, rows, columns) for name, rows in parts]), bias)
+        return self._product(torch.cat([self._take(name, rows, columns) for name, rows in parts]), bias)
 
     def table(self, name: str, rows: int, columns: int) -> Table:
         """See `Matrices`."""
-        return PlainTable(self._take(name, rows, columns))
+        return PlainTable(self._take(name, rows, columns), self._product)
+
+    def _product(self, weight: Tensor, bias: Tensor | None = None) -> Linear:
+        return RowLinear(weight, bias)
 
     def _take(self, name: str, rows: int, columns: int) -> Tensor:
         return self._source.take(name, (rows, columns), self._dtype).to(self._device)

@@ -119,6 +119,12 @@ def look_up(ids: Tensor, tensors: Sequence[Tensor], form: tuple[Layout, int, int
     return out.reshape(*ids.shape, columns)
 
 
+def by_parts(x: Tensor, multiply: Callable[[Tensor], Tensor]) -> Tensor:
+    """`multiply` of x [rows, K], more than 64 rows as several products, so that none notices how many."""
+    found = [multiply(part) for part in torch.split(x, MAX_TOKENS)]
+    return found[0] if len(found) == 1 else torch.cat(found)
+
+
 def expand(weight: Stored, start: int, stop: int) -> Tensor:
     """Rows `start` to `stop` in bf16, [n, K]."""
     out = torch.empty((stop - start, weight.columns), dtype=torch.bfloat16, device=weight.tensors[0].device)

@@ -6,13 +6,11 @@ kernels do not; and they give bit for bit what packed weights give. On a CPU mat
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-
 import torch
 from torch import Tensor
 
 from reference_mechanisms.kernels.weight12.arrange import Arranged, arrange_raw
-from reference_mechanisms.targets.matrices import Linear, PlainMatrices, Source, Table
+from reference_mechanisms.targets.matrices import Linear, PlainMatrices, Source
 from reference_mechanisms.weight12 import product
 
 
@@ -27,54 +25,25 @@ class RawLinear:
         """[rows, N] of x [rows, K]; more than 64 rows as several products, so that none notices."""
         from reference_mechanisms.kernels.weight12 import launching  # noqa: PLC0415 - CUDA only
 
-        parts = [launching.linear(part, self._weight) for part in torch.split(x, product.MAX_TOKENS)]
-        found = parts[0] if len(parts) == 1 else torch.cat(parts)
+        found = product.by_parts(x, lambda part: launching.linear(part, self._weight))
         return found if self._bias is None else found + self._bias
 
 
-class RawTable:
-    """An embedding; as a head it is a copy in the order of the kernels."""
-
-    def __init__(self, weight: Tensor) -> None:
-        """Take [rows, columns]."""
-        self._weight = weight
-
-    def __call__(self, ids: Tensor) -> Tensor:
-        """Rows [..., columns] of ids [...]."""
-        return self._weight[ids]
-
-    def linear(self) -> Linear:
-        """The same matrix as a head."""
-        return raw_linear(self._weight)
-
-
-class RawMatrices:
+class RawMatrices(PlainMatrices):
     """Matrices in bf16 for the streaming kernels."""
 
     def __init__(self, source: Source, device: torch.device) -> None:
         """Take them from a checkpoint as they are asked for."""
-        self._source, self._device = source, device
-        self._plain = None if product.streams(device) else PlainMatrices(source, torch.bfloat16, device)
+        super().__init__(source, torch.bfloat16, device)
+        self._streams = product.streams(device)
 
     @property
     def kernel(self) -> str:
         """See `targets.matrices.Matrices`."""
-        return "bf16, streamed" if self._plain is None else self._plain.kernel
+        return "bf16, streamed" if self._streams else super().kernel
 
-    def linear(self, parts: Sequence[tuple[str, int]], columns: int, bias: Tensor | None) -> Linear:
-        """See `targets.matrices.Matrices`."""
-        if self._plain is not None:
-            return self._plain.linear(parts, columns, bias)
-        return raw_linear(torch.cat([self._take(name, rows, columns) for name, rows in parts]), bias)
-
-    def table(self, name: str, rows: int, columns: int) -> Table:
-        """See `targets.matrices.Matrices`."""
-        if self._plain is not None:
-            return self._plain.table(name, rows, columns)
-        return RawTable(self._take(name, rows, columns))
-
-    def _take(self, name: str, rows: int, columns: int) -> Tensor:
-        return self._source.take(name, (rows, columns), torch.bfloat16).to(self._device)
+    def _product(self, weight: Tensor, bias: Tensor | None = None) -> Linear:
+        return raw_linear(weight, bias) if self._streams else super()._product(weight, bias)
 
 
 def raw_linear(weight: Tensor, bias: Tensor | None = None) -> RawLinear:

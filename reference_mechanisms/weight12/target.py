@@ -35,9 +35,7 @@ class PackedLinear:
 
     def __call__(self, x: Tensor) -> Tensor:
         """[rows, N] of x [rows, K]; more than 64 rows as several products, so that none notices."""
-        parts = torch.split(x, product.MAX_TOKENS)
-        found = [product.linear(part, self._weight, self._bias) for part in parts]
-        return found[0] if len(found) == 1 else torch.cat(found)
+        return product.by_parts(x, lambda part: product.linear(part, self._weight, self._bias))
 
 
 class PackedTable:

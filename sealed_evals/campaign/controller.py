@@ -7,7 +7,6 @@ tree, closed to other users. Whoever can read it can open every shard.
 from __future__ import annotations
 
 import contextlib
-import fcntl
 import os
 import secrets
 import stat
@@ -16,7 +15,7 @@ from pathlib import Path
 
 from harness.codec import canonical_json, from_json
 from harness.errors import DataError, InvalidRun, UsageError
-from harness.storage import write_atomic
+from harness.storage import hold, write_atomic
 from sealed_evals.campaign.crypto import KEY_BYTES, derive
 from sealed_evals.campaign.records import Campaign, ControllerKey, Head
 
@@ -156,10 +155,5 @@ def held(controller: Controller) -> Iterator[None]:
     except OSError as error:
         raise DataError(f"cannot read {controller.key}: {error.strerror}; {ELSEWHERE}") from None
     with handle:
-        try:
-            fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except OSError:
-            raise InvalidRun(
-                f"another confirmation of campaign {controller.folder.name} is running; wait for it"
-            ) from None
+        hold(handle, f"another confirmation of campaign {controller.folder.name} is running; wait for it")
         yield

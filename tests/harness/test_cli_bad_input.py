@@ -198,6 +198,12 @@ def test_an_unknown_option_ends_with_the_usage_code() -> None:
     assert stopped.value.code == EXIT_USAGE
 
 
+def test_reading_the_command_line_loads_no_torch() -> None:
+    look = "import sys; from harness.cli import build_parser; build_parser(); print('torch' in sys.modules)"
+    found = subprocess.run([sys.executable, "-c", look], cwd=ROOT, capture_output=True, text=True, check=True)
+    assert found.stdout == "False\n"
+
+
 def test_an_empty_prompt_file_is_refused(desk: Desk, said: Say) -> None:
     desk.prompts.write_text("")
     assert desk.run() == EXIT_INVALID

@@ -8,13 +8,15 @@ import json
 import shlex
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
-from typing import NamedTuple, TypeVar
+from typing import TYPE_CHECKING, NamedTuple, TypeVar
 
 import msgspec
 
-from reference_mechanisms.drafters.training.carding import DataFacts
-from reference_mechanisms.drafters.training.running import Draw, TrainingTarget
 from reference_mechanisms.errors import DrafterError
+
+if TYPE_CHECKING:
+    from reference_mechanisms.drafters.training.carding import DataFacts
+    from reference_mechanisms.drafters.training.running import Draw, TrainingTarget
 
 EXIT_OK = 0
 EXIT_UNFINISHED = 1
@@ -25,7 +27,7 @@ HELD_OUT_PROMPTS = 64  # of each evaluation set, its first ones
 
 Parser = TypeVar("Parser", bound=argparse.ArgumentParser)
 RunCommand = Callable[[argparse.Namespace], int]
-Resolve = Callable[[str], TrainingTarget]  # name of a deployment -> its target
+Resolve = Callable[[str], "TrainingTarget"]  # name of a deployment -> its target
 # folder of original files or None -> prompts of the evaluation sets by set
 Evaluation = Callable[[Path | None], Mapping[str, Sequence[str]]]
 
@@ -169,6 +171,8 @@ def _bytes(path: Path) -> bytes:
 
 
 def _facts(path: Path) -> DataFacts:
+    from reference_mechanisms.drafters.training.carding import DataFacts  # noqa: PLC0415
+
     try:
         return msgspec.json.decode(_bytes(path), type=DataFacts)
     except (msgspec.DecodeError, UnicodeDecodeError) as error:

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import argparse
-import json
 import sys
 import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
+
+from reference_mechanisms.jsonfile import write_json
 
 if TYPE_CHECKING:
     from reference_mechanisms.engine.bench.running import Load
@@ -100,9 +101,9 @@ def _measure(options: argparse.Namespace, weights: WeightFormat, load: Load, sum
     found = bench.autoregressive()
     summary["engines"][f"ar {weights}"] = found
     summary["ar_step_ms"][weights] = found["step_ms"]
-    _write(summary, path)
+    write_json(path, summary)
     found["waterfall"] = bench.profiled()
-    _write(summary, path)
+    write_json(path, summary)
     if drafts:
         _say(f"{shape} in {weights}: k = {drafts}")
         drafter = None
@@ -114,17 +115,11 @@ def _measure(options: argparse.Namespace, weights: WeightFormat, load: Load, sum
         summary[f"k{drafts}_step_ms"][name] = found["step_ms"]
         summary["exact_tokens"] += found["exact_tokens"]
         summary["logit_mismatches"] += found["requests_with_other_logits"]
-        _write(summary, path)
+        write_json(path, summary)
         found["waterfall"] = bench.profiled()
-        _write(summary, path)
+        write_json(path, summary)
     del bench, target
     torch.cuda.empty_cache()
-
-
-def _write(summary: dict[str, Any], path: Path) -> None:
-    part = path.with_suffix(".part")
-    part.write_text(json.dumps(summary, indent=2) + "\n", encoding="utf-8")
-    part.replace(path)
 
 
 def _say(text: str) -> None:

@@ -2,14 +2,10 @@
 
 from __future__ import annotations
 
-import json
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
-import msgspec
-
-from reference_mechanisms.errors import MechanismError
+from reference_mechanisms.verification.figures_file import FiguresFile, hold_setup
 from reference_mechanisms.verification.two_level.gain import Measured
 
 SCHEMA = "two-level-figures/1"
@@ -27,20 +23,8 @@ class Setup:
     drafts: int
 
 
-class FiguresError(MechanismError):
-    """A file of figures cannot be used."""
-
-
-def write_figures(path: Path, setup: Setup, measured: Measured) -> None:
-    """Write both, whole or not at all."""
-    content = {
-        "schema": SCHEMA,
-        "setup": msgspec.to_builtins(setup),
-        "measured": msgspec.to_builtins(measured),
-    }
-    partial = path.with_name(f"{path.name}.partial")
-    partial.write_text(json.dumps(content, indent=2) + "\n", encoding="utf-8")
-    partial.replace(path)
+FILE = FiguresFile(SCHEMA, Setup, Measured, "measured", "a first level")
+write_figures = FILE.write
 
 
 def read_figures(path: Path, setup: Setup) -> Measured:
@@ -49,20 +33,6 @@ def read_figures(path: Path, setup: Setup) -> Measured:
     Raises:
         FiguresError: the file is none, or was measured on another setup.
     """
-    try:
-        content: dict[str, Any] = json.loads(path.read_text(encoding="utf-8"))
-        if content.get("schema") != SCHEMA:
-            raise FiguresError(
-                f"{path}: `schema` is {content.get('schema')!r}, not {SCHEMA!r}; measure again"
-            )
-        theirs = msgspec.convert(content["setup"], Setup)
-        measured = msgspec.convert(content["measured"], Measured, strict=False)
-    except (OSError, ValueError, KeyError, AttributeError, msgspec.ValidationError) as error:
-        raise FiguresError(f"{path} holds no figures of a first level ({error}); measure them") from None
-    for field in Setup.__dataclass_fields__:
-        mine, other = getattr(setup, field), getattr(theirs, field)
-        if mine != other:
-            raise FiguresError(
-                f"{path}: measured with `{field}` {other!r}, here it is {mine!r}; measure again"
-            )
+    theirs, measured = FILE.read(path)
+    hold_setup(path, setup, theirs, tuple(Setup.__dataclass_fields__))
     return measured

@@ -8,13 +8,12 @@ weights on a CPU, and on CUDA calls the same kernel of torch.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from pathlib import Path
 from typing import NamedTuple
 
 import torch
 from torch import Tensor
-from torch.nn import functional as F
 
 from reference_mechanisms.drafters.integers import GROUP, NIBBLE_ZERO, nearest
 from reference_mechanisms.engine.target import Target
@@ -25,7 +24,7 @@ from reference_mechanisms.targets.hybrid import HybridTarget
 from reference_mechanisms.targets.hybrid_config import HYBRIDS, RUNS, read_hybrid_config
 from reference_mechanisms.targets.linear import RowLinear
 from reference_mechanisms.targets.llama import LlamaTarget
-from reference_mechanisms.targets.matrices import Linear, Source
+from reference_mechanisms.targets.matrices import Linear, PlainMatrices
 
 GROUPS = (256, 128, GROUP, 32)  # columns with one scale, that the kernels know
 CUDA_TILES = 8  # inner tiles of 16 columns that CUDA's kernel packs together
@@ -93,28 +92,8 @@ def _product(found: Rounded, dtype: torch.dtype) -> Callable[[Tensor], Tensor]:
     return lambda x: torch.ops.aten._weight_int4pack_mm_for_cpu(x, packed, group, both)
 
 
-class FourBitTable:
-    """An embedding in the target's type; as a head, of 4-bit weights."""
-
-    def __init__(self, weight: Tensor) -> None:
-        """Take [rows, columns]."""
-        self._weight = weight
-
-    def __call__(self, ids: Tensor) -> Tensor:
-        """As in `matrices.Table`."""
-        return F.embedding(ids, self._weight)
-
-    def linear(self) -> Linear:
-        """As in `matrices.Table`."""
-        return FourBitLinear(self._weight)
-
-
-class FourBitMatrices:
-    """As in `matrices.Matrices`; every product of 4-bit weights, lookups as they are."""
-
-    def __init__(self, source: Source, dtype: torch.dtype, device: torch.device) -> None:
-        """Take them from a checkpoint as they are asked for."""
-        self._source, self._dtype, self._device = source, dtype, device
+class FourBitMatrices(PlainMatrices):
+    """Every product of 4-bit weights, lookups as they are."""
 
     @property
     def kernel(self) -> str:
@@ -122,16 +101,8 @@ class FourBitMatrices:
         kernel = "torch's kernel" if self._dtype == torch.bfloat16 else "multiplied out"
         return f"4-bit weights, {kernel}"
 
-    def linear(self, parts: Sequence[tuple[str, int]], columns: int, bias: Tensor | None) -> Linear:
-        """As in `matrices.Matrices`."""
-        return FourBitLinear(torch.cat([self._take(name, rows, columns) for name, rows in parts]), bias)
-
-    def table(self, name: str, rows: int, columns: int) -> FourBitTable:
-        """As in `matrices.Matrices`."""
-        return FourBitTable(self._take(name, rows, columns))
-
-    def _take(self, name: str, rows: int, columns: int) -> Tensor:
-        return self._source.take(name, (rows, columns), self._dtype).to(self._device)
+    def _product(self, weight: Tensor, bias: Tensor | None = None) -> Linear:
+        return FourBitLinear(weight, bias)
 
 
 def load_four_bit(folder: Path, dtype: torch.dtype, device: torch.device) -> Target:

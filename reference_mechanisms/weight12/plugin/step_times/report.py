@@ -8,9 +8,9 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-import msgspec
 from tabulate import tabulate
 
+from reference_mechanisms.jsonfile import write_json
 from reference_mechanisms.weight12.errors import CallError
 from reference_mechanisms.weight12.plugin.step_times.engine_arguments import ACCEPTANCE_LENGTH, DRAFTS
 from reference_mechanisms.weight12.plugin.step_times.rounds import LONG, PROMPT, SHORT, Found
@@ -52,9 +52,9 @@ def write(folder: Path, found: Found, command: str) -> None:
             "drafts": DRAFTS,
             "synthetic_acceptance_length": ACCEPTANCE_LENGTH,
         }
-    _replace(folder / RESULT, result)
+    write_json(folder / RESULT, result)
     if summary is not None and times:
-        _replace(folder / SUMMARY, {**summary, KEY: times})
+        write_json(folder / SUMMARY, {**summary, KEY: times})
 
 
 def read_summary(folder: Path) -> dict[str, Any] | None:
@@ -92,10 +92,3 @@ def _line(row: Mapping[str, Any]) -> Sequence[Any]:
     ratio = row.get("speedup", {})
     figures = [ratio.get(key) for key in ("median", "min", "max", "rounds")]
     return (row["mode"], row["batch"], *steps, *figures)
-
-
-def _replace(path: Path, value: Mapping[str, Any]) -> None:
-    path.parent.mkdir(parents=True, exist_ok=True)
-    temporary = path.with_name(f".{path.name}.tmp")
-    temporary.write_text(json.dumps(msgspec.to_builtins(value), indent=1) + "\n")
-    temporary.replace(path)

@@ -14,8 +14,8 @@ from reference_mechanisms.engine.cache import Window
 from reference_mechanisms.engine.rows import Rows, Segment
 from reference_mechanisms.engine.target import Target
 from reference_mechanisms.errors import TargetError
+from reference_mechanisms.verification.figures_file import FiguresError
 from reference_mechanisms.verification.two_level.figures import (
-    FiguresError,
     Setup,
     read_figures,
     write_figures,

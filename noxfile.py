@@ -35,7 +35,7 @@ def _install(session: nox.Session, *extras: str) -> None:
 
 @nox.session(name="reproduce-cpu")
 def reproduce_cpu(session: nox.Session) -> None:
-    """Run the main job on this machine's CPU (about 10 minutes); writes reports/reproduce-cpu/."""
+    """Run the main job on this machine's CPU (10 to 30 minutes); writes reports/reproduce-cpu/."""
     _install(session)
     options = session.posargs or ["--overwrite"]
     session.run("specpilot-harness", "run", "reproduce-cpu", "--out", "reports/reproduce-cpu", *options)

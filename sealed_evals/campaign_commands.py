@@ -44,6 +44,12 @@ def register_campaign(commands: argparse._SubParsersAction[Parser]) -> None:
         help="chance that one candidate that is no faster is accepted (default: %(default)s)",
     )
     add("--gain", type=float, default=0.0, help="gain a candidate must exceed (default: %(default)s)")
+    add(
+        "--test",
+        choices=("interval", "sign-flip"),
+        default="interval",
+        help="sign-flip: launches must pass the exact test, too (default: %(default)s)",
+    )
     start.set_defaults(run=_start)
 
     confirming = commands.add_parser(
@@ -125,6 +131,7 @@ def _start(options: argparse.Namespace) -> int:
         gain=options.gain,
         sizing=Sizing(gain=options.confirm_gain, spread=options.spread, power=options.power),
         rows=options.shard_rows,
+        test=options.test,
     )
     rows, missing = _known(options.evals_dir)
     folder = CampaignFolder(options.folder)

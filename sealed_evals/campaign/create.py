@@ -17,9 +17,9 @@ from sealed_evals.campaign.canary import canary
 from sealed_evals.campaign.commitment import campaign_root
 from sealed_evals.campaign.controller import Controller, key_id, new_secret, refuse_unsafe_place, store
 from sealed_evals.campaign.crypto import derive, mac
-from sealed_evals.campaign.decide import stock_job
+from sealed_evals.campaign.decide import check_launches, stock_job
 from sealed_evals.campaign.ledger import Entry, append, next_entry
-from sealed_evals.campaign.records import PUBLIC, Campaign, ControllerKey, Head, ShardOpening, Sizing
+from sealed_evals.campaign.records import PUBLIC, Campaign, ControllerKey, Head, ShardOpening, Sizing, Test
 from sealed_evals.campaign.sizing import rows_needed
 from sealed_evals.campaign.vault import CampaignFolder, load_campaign, salted, seal_shard
 from sealed_evals.generator.make import GENERATOR, Drafted, generate
@@ -36,6 +36,7 @@ class Wanted(NamedTuple):
     gain: float
     sizing: Sizing
     rows: int | None = None  # of a shard; None: as many as `sizing` needs
+    test: Test = "interval"
 
 
 def create(
@@ -66,6 +67,7 @@ def create(
     if folder.root.exists() and any(folder.root.iterdir()):
         raise UsageError(f"{folder.root} is not empty; a campaign wants a folder of its own")
     job = stock_job(wanted.job, wanted.level, size)
+    check_launches(job, wanted.test, wanted.level)
     refuse_unsafe_place(root, folder.root)
     secret, campaign_id = new_secret(), secrets.token_hex(8)
     drafted = generate(derive(secret, "generator"), wanted.public_rows + wanted.shards * size, known)
@@ -94,6 +96,7 @@ def create(
         public=sealed[0],
         shards=tuple(sealed[1:]),
         key_id=key_id(secret),
+        test=wanted.test,
     )
     _publish(campaign, files, folder, Controller(root, campaign_id), secret)
     return campaign

@@ -4,9 +4,14 @@ Accepted is a candidate whose every token stock explains, whose run is valid, an
 over stock lies above 1 + gain with its whole interval. The interval has the confidence 1 - level,
 so that its lower side alone errs with level / 2: intervals from two or three launches err up to
 twice as often as they say where launches differ more than prompts do, and the level shall hold there.
+
+A campaign may ask for the exact sign-flip test over launches besides: it holds the level whatever the
+noise between launches looks like, and needs log2(1 / level) launches.
 """
 
 from __future__ import annotations
+
+import math
 
 import msgspec
 
@@ -14,7 +19,8 @@ from harness.errors import UsageError
 from harness.plan import ArmSpec, Job, SetSpec
 from harness.results import Report
 from harness.stats.equivalence import has_width
-from sealed_evals.campaign.records import Candidate, Outcome, Reason
+from harness.stats.sign_flip import launch_log_ratios, least_launches, sign_flip_p
+from sealed_evals.campaign.records import Candidate, Outcome, Reason, Test
 
 STOCK = "stock"
 CANDIDATE = "candidate"
@@ -53,12 +59,28 @@ def confirmation_job(job: Job, candidate: Candidate, shard: SetSpec) -> Job:
     return msgspec.structs.replace(job, plan=plan)
 
 
-def decide(report: Report, gain: float) -> Outcome:
+def check_launches(job: Job, test: Test, level: float) -> None:
+    """Hold that the plan has launches enough for the test at this level.
+
+    Raises:
+        UsageError: it has not, so that nothing could ever be accepted.
+    """
+    needed = least_launches(level) if test == "sign-flip" else 1
+    if job.plan.measure.launches < needed:
+        raise UsageError(
+            f"plan {job.plan.name}: `measure.launches` = {job.plan.measure.launches} can pass no sign-flip "
+            f"test at level {level:g}; it takes {needed} launches"
+        )
+
+
+def decide(report: Report, gain: float, test: Test = "interval", level: float = 0.05) -> Outcome:
     """Accept or reject, with the class of the first reason that holds.
 
     Args:
         report: of a run of `confirmation_job`.
         gain: the speedup minus one that the interval must lie above.
+        test: what else an accepted candidate must pass.
+        level: of that test.
     """
     arms = {arm.name: arm for arm in report.arms}
     candidate, stock = arms.get(CANDIDATE), arms.get(STOCK)
@@ -73,9 +95,18 @@ def decide(report: Report, gain: float) -> Outcome:
         reason = "audit"
     elif report.status != "valid" or stock.failed or candidate.speedup is None:
         reason = "invalid"
-    elif not has_width(candidate.speedup) or candidate.speedup.low <= 1.0 + gain:
+    elif (
+        not has_width(candidate.speedup)
+        or candidate.speedup.low <= 1.0 + gain
+        or (test == "sign-flip" and not _launches_gain(report, gain, level))
+    ):
         reason = "not-faster"
     return Outcome(accepted=reason is None, reason=reason)
+
+
+def _launches_gain(report: Report, gain: float, level: float) -> bool:
+    ratios = launch_log_ratios(report.timeline, STOCK, CANDIDATE)
+    return bool(ratios) and sign_flip_p(ratios, math.log1p(gain)) <= level
 
 
 def rejected(reason: Reason) -> Outcome:

@@ -100,7 +100,7 @@ def _run(request: Request, spec: SetSpec, evidence: Path, campaign: Campaign) ->
     command = ("specpilot-harness", "evals", "confirm")
     with RichReporter() as reporter:
         report, _ = execute(job, [drawn], calibration, evidence, reporter, command=command)
-    return decide(report, campaign.gain)
+    return decide(report, campaign.gain, campaign.test, campaign.level)
 
 
 def _line() -> bytes:

@@ -11,6 +11,10 @@ from harness.codec import Record
 from harness.plan import Job, Param
 
 Reason = Literal["failed", "invalid", "violated", "audit", "not-faster"]
+Test = Literal[
+    "interval",  # the whole interval of the speedup lies above the gain
+    "sign-flip",  # that, and the exact sign-flip test over launches at the level
+]
 PUBLIC = "public"
 
 
@@ -47,6 +51,7 @@ class Campaign(Record, frozen=True):
     public: ShardSeal
     shards: tuple[ShardSeal, ...]
     key_id: str  # tells the right key from a wrong one, and nothing else
+    test: Test = "interval"  # what an accepted candidate has passed
 
 
 class SealedRow(Record, frozen=True):

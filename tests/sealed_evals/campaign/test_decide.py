@@ -5,9 +5,10 @@ from typing import Any
 import msgspec
 import pytest
 
+from harness.errors import UsageError
 from harness.plan import SetSpec
-from harness.results import Audit
-from sealed_evals.campaign.decide import confirmation_job, decide, stock_job
+from harness.results import Audit, BlockSpan
+from sealed_evals.campaign.decide import check_launches, confirmation_job, decide, stock_job
 from sealed_evals.campaign.records import Outcome
 from tests.sealed_evals.campaign import build
 
@@ -78,6 +79,31 @@ def test_the_gain_that_must_be_exceeded_counts() -> None:
 def test_an_audit_that_could_not_be_run_rejects_nobody() -> None:
     unknown = (Audit(name="replay", passed=None, detail="not hosted"),)
     assert decide(build.report(FASTER, audits=unknown), gain=0.0).accepted
+
+
+def timeline(*ratios: float) -> tuple[BlockSpan, ...]:
+    return tuple(
+        BlockSpan(launch=n, block=0, arm=arm, started_at=0.0, busy_seconds=seconds, tokens=1)
+        for n, ratio in enumerate(ratios)
+        for arm, seconds in (("stock", ratio), ("candidate", 1.0))
+    )
+
+
+def test_launches_must_pass_the_sign_flip_test_where_the_campaign_asks_for_it() -> None:
+    gains = build.report(FASTER, timeline=timeline(*[1.2] * 6))
+    assert decide(gains, 0.0, "sign-flip", 0.025).accepted
+    assert decide(gains, 0.0, "sign-flip", 0.01).reason == "not-faster"  # six launches give 1/64
+    one_lost = build.report(FASTER, timeline=timeline(*[1.2] * 5, 0.7))
+    assert decide(one_lost, 0.0).accepted
+    assert decide(one_lost, 0.0, "sign-flip", 0.025).reason == "not-faster"
+    assert decide(build.report(FASTER), 0.0, "sign-flip", 0.025).reason == "not-faster"  # no launch at all
+
+
+def test_a_campaign_whose_launches_could_accept_nothing_is_refused() -> None:
+    job = stock_job(build.make_job(), level=0.025, rows=8)
+    check_launches(job, "interval", 0.025)
+    with pytest.raises(UsageError, match=r"`measure.launches` = \d+ can pass no .* takes 6 launches"):
+        check_launches(job, "sign-flip", 0.025)
 
 
 def test_the_job_has_the_two_arms_and_the_levels_confidence() -> None:

@@ -10,8 +10,9 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
+from harness.packed import is_stored, stored_digest
+from harness.plan import Plan
 from harness.results import ArmResult, Report
-from harness.storage import file_digest
 
 LAUNCHES, BLOCKS, REQUESTS = 3, 5, 200  # R11: the least that stands behind a claim, requests for each arm
 NEEDED: Mapping[str, tuple[tuple[str, ...], ...]] = {
@@ -60,11 +61,16 @@ def _arm(report: Report, arm: ArmResult) -> Iterator[str]:
         yield f"arm {arm.name}: `speedup` is missing from a valid run"
 
 
+def too_few(plan: Plan) -> Iterator[str]:
+    """What a plan labelled full lacks of a claim (R11), by field; nothing for a smoke run."""
+    if plan.label == "full":
+        for field, least in (("launches", LAUNCHES), ("blocks", BLOCKS)):
+            if getattr(plan.measure, field) < least:
+                yield f"`label` is full with {getattr(plan.measure, field)} {field}; a claim needs {least}"
+
+
 def _too_small(report: Report) -> Iterator[str]:
-    measure = report.job.plan.measure
-    for field, least in (("launches", LAUNCHES), ("blocks", BLOCKS)):
-        if getattr(measure, field) < least:
-            yield f"`label` is full with {getattr(measure, field)} {field}; a claim needs {least}"
+    yield from too_few(report.job.plan)
     few = min((arm.requests for arm in report.arms), default=0)
     if few < REQUESTS:
         yield f"`label` is full with {few} requests an arm; a claim needs {REQUESTS}"
@@ -76,9 +82,9 @@ def _files(root: Path, report: Report) -> Iterator[str]:
             yield f"`files` lacks {name}"
     for name, told in report.files.items():
         path = root / Path(name).name
-        if not path.is_file():
+        if not is_stored(path):
             yield f"`files` names {name}, which is not there"
-        elif file_digest(path) != told:
+        elif stored_digest(path) != told:
             yield f"`files`: {name} is not the file that the report was made from"
 
 

@@ -17,6 +17,7 @@ from typing import IO, Any, TypeVar
 
 from harness.codec import canonical_json, from_json
 from harness.errors import DataError, InvalidRun
+from harness.packed import stored_bytes
 
 R = TypeVar("R")
 
@@ -75,7 +76,7 @@ def read_lines(path: Path, kind: type[R], *, drop_torn_tail: bool = False) -> It
     """Read JSON lines, split on the byte 0x0A only.
 
     Args:
-        path: the file.
+        path: the file, or the name without `.xz` of a compressed one.
         kind: record type of each line.
         drop_torn_tail: ignore a last line without its line end (a killed writer's).
 
@@ -83,7 +84,7 @@ def read_lines(path: Path, kind: type[R], *, drop_torn_tail: bool = False) -> It
         DataError: naming file, line and field.
     """
     try:
-        data = path.read_bytes()
+        data = stored_bytes(path)
     except OSError as error:
         raise DataError(f"cannot read {path}: {error.strerror}") from None
     lines = data.split(b"\n")

@@ -13,9 +13,9 @@ from typing import NamedTuple
 
 from harness.errors import DataError
 from harness.oracle.stored import StoredRun, load_run
+from harness.packed import is_stored, stored_digest
 from harness.records import Prompt
 from harness.results import SetSummary
-from harness.storage import file_digest
 from sealed_evals.campaign.commitment import check_opening
 from sealed_evals.campaign.ledger import check_chain, read_ledger
 from sealed_evals.campaign.opening import OPENING
@@ -74,7 +74,7 @@ def verify_report(root: Path, catalogue: Catalogue, campaign: CampaignFolder | N
 def _files(root: Path, run: StoredRun) -> Iterator[str]:
     """The files beside the report are those it was written with."""
     for name, sha256 in run.report.files.items():
-        found = file_digest(root / name) if (root / name).is_file() else "nothing"
+        found = stored_digest(root / name) if is_stored(root / name) else "nothing"
         if found != sha256:
             yield f"{name}: sha256 {sha256} in the report, found {found}"
     if run.report.job != run.job or run.report.plan.hash != run.job.hash:
@@ -113,7 +113,7 @@ def _unseen(
     turns = sorted(tuple(json.loads(row.line)["turns"]) for row in opening.rows)
     if sorted(prompt.turns for prompt in prompts) != turns:
         yield f"set {summary.name}: prompts.jsonl does not hold the rows of shard {opening.shard}"
-    yield from _told(folder, opening.shard, file_digest(root / "report.json"), sha256)
+    yield from _told(folder, opening.shard, stored_digest(root / "report.json"), sha256)
 
 
 def _told(folder: CampaignFolder, shard: str, report: str, sha256: str) -> Iterator[str]:

@@ -15,7 +15,7 @@ from harness.completeness import incomplete
 from harness.results import Report
 
 REPORTS = Path(__file__).parents[2] / "reports"
-FOLDERS = sorted(path.parent for path in REPORTS.rglob("responses.jsonl"))
+FOLDERS = sorted(path.parent for path in REPORTS.rglob("responses.jsonl*"))
 FULL = REPORTS / "2026-12-02-compare-vllm-cpu"
 
 

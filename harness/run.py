@@ -17,7 +17,8 @@ import msgspec
 
 from harness import folder as run_folder
 from harness.assemble import Evidence, assemble
-from harness.errors import InvalidRun
+from harness.completeness import too_few
+from harness.errors import InvalidRun, UsageError
 from harness.folder import Mode
 from harness.measure.supervise import BlockWindow, run_launch
 from harness.models import resolve_model
@@ -83,8 +84,11 @@ def execute(
         The report and the closing table for the console.
 
     Raises:
+        UsageError: the plan is labelled full and too small for a claim.
         HarnessError: the run could not be made; what was measured stays for --resume.
     """
+    if lacking := "; ".join(too_few(job.plan)):
+        raise UsageError(f"plan {job.plan.name}: {lacking}; raise it or label the plan smoke")
     folder = RunFolder(out)
     with locked(out):
         run_folder.claim(folder, job, mode)

@@ -187,6 +187,13 @@ def test_a_plan_that_does_not_fit_is_a_usage_error_that_names_the_field(
     assert not RunFolder(desk.out).report_json.exists()
 
 
+def test_a_plan_too_small_for_its_label_is_refused_before_anything_runs(desk: Desk, said: Say) -> None:
+    desk.edit('label = "smoke"', 'label = "full"')
+    assert desk.run() == EXIT_USAGE
+    assert "`label` is full with 1 launches; a claim needs 3; `label` is full with 2 blocks" in said()
+    assert not desk.out.exists()
+
+
 def test_an_unknown_plan_lists_the_known_ones(said: Say) -> None:
     assert main(["run", "reproduce-cup"]) == EXIT_USAGE
     assert "reproduce-cpu" in said()

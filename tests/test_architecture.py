@@ -31,7 +31,7 @@ DOORS = {
 # Storeys of `harness`, ground up; a module imports lower storeys and its own only.
 STOREYS = (
     {"errors", "codec"},
-    {"records", "paths", "progress"},
+    {"records", "paths", "progress", "packed"},
     {"plan", "storage"},
     {"models"},
     {"protocols", "results"},

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import importlib.util
 import sys
 import time
 from collections.abc import Callable
@@ -45,6 +46,15 @@ def register(subparsers: argparse._SubParsersAction[Parser], guard: Callable[[Ru
     bench.add_argument("--requests", type=int, default=4, metavar="N")
     bench.add_argument("--seed", type=int, default=0)
     bench.set_defaults(run=guard(_bench))
+    beside = commands.add_parser(
+        "bench-vllm", help="the same beside vLLM: both resident, timed in turn, the Qwen3-8B shape"
+    )
+    beside.add_argument("--out", type=Path, required=True, metavar="DIR", help="where the times go")
+    beside.add_argument("--weights", nargs="+", default=["weight12"], choices=["weight12", "bf16"])
+    beside.add_argument("--modes", nargs="+", default=["ar", "dflash"], choices=["ar", "dflash"])
+    beside.add_argument("--rounds", type=int, default=8, metavar="R", help="interleaved between engines")
+    beside.add_argument("--seconds", type=float, default=1200, metavar="S", help="limit of the whole")
+    beside.set_defaults(run=guard(_bench_vllm))
 
 
 def _bench(options: argparse.Namespace) -> int:
@@ -68,7 +78,7 @@ def _bench(options: argparse.Namespace) -> int:
         "target": options.shape if options.folder is None else options.folder.name,
         "drafter": None if options.no_drafter or options.folder else "DFlash",
         "device": torch.cuda.get_device_name(),
-        "torch": torch.__version__,
+        "torch": str(torch.__version__),
         "load": {name: getattr(load, name) for name in load.__slots__},
         "drafts": options.drafts,
         "ar_step_ms": {},
@@ -80,6 +90,36 @@ def _bench(options: argparse.Namespace) -> int:
     for weights in options.weights:
         _measure(options, weights, load, summary)
     return EXIT_FAILED if summary["logit_mismatches"] else EXIT_OK
+
+
+def _bench_vllm(options: argparse.Namespace) -> int:
+    import torch  # noqa: PLC0415
+
+    from reference_mechanisms.engine.beside_vllm import comparing  # noqa: PLC0415
+    from reference_mechanisms.errors import MechanismError  # noqa: PLC0415
+    from reference_mechanisms.weight12.plugin.step_times import rounds  # noqa: PLC0415
+
+    if options.rounds < 1 or not 0 < options.seconds < float("inf"):
+        raise MechanismError("--rounds are at least 1, --seconds more than 0")
+    if not torch.cuda.is_available() or importlib.util.find_spec("vllm") is None:
+        raise MechanismError("bench-vllm needs a CUDA device and vLLM 0.25.1 or newer: pip install vllm")
+    told = ["specpilot-harness engine bench-vllm --out", str(options.out), "--weights", *options.weights]
+    told += ["--modes", *options.modes, "--rounds", str(options.rounds)]
+    plan = rounds.Plan(
+        engines=comparing.engines(options.weights, options.modes),
+        batches=(1,),
+        rounds=options.rounds,
+        limit_s=options.seconds,
+    )
+
+    def heard(found: rounds.Found) -> None:
+        comparing.write(options.out, found, " ".join(told))
+        _say(f"round {found.rounds} of {plan.rounds} is written")
+
+    found = rounds.measure(plan, options.out / "logs", heard, comparing.command)
+    comparing.write(options.out, found, " ".join(told))
+    print(comparing.text(found))
+    return EXIT_FAILED if found.faults else EXIT_OK
 
 
 def _measure(options: argparse.Namespace, weights: WeightFormat, load: Load, summary: dict[str, Any]) -> None:

@@ -1,7 +1,8 @@
 """The reference engine's target with packed matrices, from a packed folder or packed while it is loaded.
 
 On a CUDA device the kernels read the packed weights, 64 rows at once: in their own order, which is the same
-for any number of rows, so one-token and verify steps agree bit for bit. On a CPU every matrix goes through
+for any number of rows, so one-token and verify steps agree bit for bit. Matrices that the format keeps go
+through the same schedule in bf16. On a CPU every matrix goes through
 the format once, at load, and is multiplied as plain ones are: same bits, nothing saved.
 """
 
@@ -24,6 +25,7 @@ from reference_mechanisms.weight12.folder_manifest import MANIFEST
 from reference_mechanisms.weight12.onload import packed_at_load, repacked
 from reference_mechanisms.weight12.packed_checkpoint import PackedCheckpoint
 from reference_mechanisms.weight12.planes import Planes
+from reference_mechanisms.weight12.raw_matrices import raw_linear
 
 
 class PackedLinear:
@@ -60,6 +62,8 @@ class PackedMatrices:
     def __init__(self, source: Source, device: torch.device) -> None:
         """Take them from a packed or a plain checkpoint as they are asked for."""
         self._source, self._device = source, device
+        # Kept matrices: cuBLAS would pick a kernel, and so a rounding, by the number of rows.
+        self._plain = raw_linear if product.streams(device) else RowLinear
 
     @property
     def kernel(self) -> str:
@@ -74,7 +78,7 @@ class PackedMatrices:
         packed = [matrix for matrix in found if isinstance(matrix, Planes)]
         if len(packed) < len(found):  # one kept part: a product has one form
             plain = [matrix.decode() if isinstance(matrix, Planes) else matrix for matrix in found]
-            return RowLinear(torch.cat(plain), bias)
+            return self._plain(torch.cat(plain), bias)
         whole = planes.concatenate(packed)
         if whole is None:
             whole = repacked(torch.cat([matrix.decode() for matrix in packed]))
@@ -86,7 +90,7 @@ class PackedMatrices:
         """See `targets.matrices.Matrices`."""
         found = self._matrix(name, rows, columns)
         if isinstance(found, Tensor):
-            return PlainTable(found)
+            return PlainTable(found, self._plain)
         return (
             PackedTable(product.store(found)) if self._device.type == "cuda" else PlainTable(found.decode())
         )

@@ -113,6 +113,7 @@ def _arm_result(job: Job, name: str, speed: ArmSpeed, evidence: Evidence, *, val
         latency=speed.latency if valid else None,
         load=speed.load if valid else None,
         acceptance_by_set=speed.acceptance_by_set,
+        speedup_by_set=speed.speedup_by_set if valid else None,
         losslessness=evidence.judged.arms.get(name),
     )
 

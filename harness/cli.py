@@ -94,6 +94,9 @@ def build_parser() -> argparse.ArgumentParser:
     from harness.index_commands import register as register_index  # noqa: PLC0415
 
     register_index(commands)
+    from harness.render_commands import register as register_render  # noqa: PLC0415
+
+    register_render(commands)
     from harness.grid.commands import register as register_grid  # noqa: PLC0415
 
     register_grid(commands, _measure_for, lambda arguments: main(["engine", "bench", *arguments]))

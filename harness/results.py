@@ -41,6 +41,14 @@ class CategorySpeedup(Record, frozen=True):
     speedup: Interval
 
 
+class SetSpeedup(Record, frozen=True):
+    """Total-time ratio over the baseline on the prompts of one evaluation set."""
+
+    set_name: str
+    prompts: int
+    speedup: Interval
+
+
 class Acceptance(Record, frozen=True):
     """Acceptance, derived from the counts of every verify step after the cut.
 
@@ -149,6 +157,7 @@ class ArmResult(Record, frozen=True):
     losslessness: ArmLosslessness | None
     load: Load | None = None  # of an arm that a server runs
     acceptance_by_set: tuple[SetAcceptance, ...] | None = None  # None: written before it was told
+    speedup_by_set: tuple[SetSpeedup, ...] | None = None  # None: invalid, or written before it was told
 
 
 class Margin(Record, frozen=True):

@@ -17,7 +17,7 @@ MODULES = sorted(path for package in PACKAGES for path in (ROOT / package).rglob
 
 # Who may import `harness`, and where the composition root is.
 MAY_IMPORT_HARNESS = {"reference_mechanisms": {"reference_mechanisms/backend.py"}}
-COMPOSITION_ROOT = {"harness/cli.py", "harness/cli_drafters.py"}
+COMPOSITION_ROOT = {"harness/cli.py", "harness/cli_drafters.py", "harness/cli_serving.py"}
 
 # Heavy or optional packages, each behind its own door.
 DOORS = {
@@ -38,13 +38,14 @@ STOREYS = (
     {"nvml", "process_tree", "telemetry_summary"},
     {"tokenize", "environment", "telemetry", "folder", "stats", "measure", "load"},
     {"audits", "server_audits", "drafter_detectors", "forced_acceptance", "acceptance_audits", "live_audits"},
+    {"speculation"},
     {"completeness"},
     {"backends", "oracle", "report"},
     {"assemble", "compare", "crosscheck"},
     {"run"},
     {"claims", "gate", "lossless"},
-    {"pytest_plugin", "importers", "audit_commands", "index_commands", "grid"},
-    {"cli_drafters"},
+    {"pytest_plugin", "importers", "audit_commands", "index_commands", "render_commands", "grid"},
+    {"cli_drafters", "cli_serving"},
     {"cli"},
 )
 

@@ -20,13 +20,14 @@ from typing import NamedTuple
 
 import msgspec
 
-from harness.claims.facts import Facts, facts_of, same_gpu, same_name, speculation_of, told_of
+from harness.claims.facts import Facts, facts_of, same_gpu, same_name
 from harness.claims.measure import Evidence, measured_acceptance, measured_speedup
 from harness.claims.records import FIELDS, NEEDED, NEEDED_FOR_SPEED, Figure, Sourced, Verdict
 from harness.codec import Record
 from harness.errors import UndefinedMetric
 from harness.plan import Division
 from harness.results import Interval, Report
+from harness.speculation import speculation_of, told_of
 from harness.stats.equivalence import has_width
 
 LOSSLESS: tuple[Division, ...] = ("exact-greedy", "distribution")

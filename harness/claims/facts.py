@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import json
 import re
-import shlex
 from collections.abc import Mapping
 from typing import Any
 from urllib.parse import urlsplit
@@ -16,6 +14,7 @@ from harness.forced_acceptance import forced_acceptance, kind_of, settings_of
 from harness.models.packaged import PACKAGED
 from harness.plan import ArmSpec, Division
 from harness.results import Report
+from harness.speculation import speculation_of, told_of
 
 ENGINES = {  # module of the backend -> engine
     "reference_mechanisms.backend": "reference",
@@ -23,7 +22,6 @@ ENGINES = {  # module of the backend -> engine
     "harness.backends.vllm_engine": "vllm",
     "harness.backends.vllm_managed": "vllm",
 }
-NO_DRAFTER = ("none", "off")
 _DIGEST = re.compile(r"-[0-9a-f]{16}$")  # of the folder of a packaged model
 
 
@@ -77,52 +75,6 @@ def facts_of(report: Report, arm_name: str, gpu: str | None = None) -> Facts:
         division=division,
         forced=tuple(f"{one.where}: {one.setting}" for one in forced),
     )
-
-
-def told_of(report: Report, arm: ArmSpec) -> Mapping[str, Any]:
-    """What the backend, or the server, of an arm said of it in the last launch."""
-    backend = report.backends.get(arm.backend)
-    if not isinstance(backend, Mapping):
-        return {}
-    own = backend.get("arms")
-    if isinstance(own, Mapping) and isinstance(own.get(arm.name), Mapping):
-        return {**own[arm.name], "engine_name": backend.get("engine")}
-    return backend
-
-
-def speculation_of(arm: ArmSpec, told: Mapping[str, Any]) -> dict[str, Any]:
-    """`method` and `num_speculative_tokens` of an arm, as far as parameters or server tell."""
-    given = _given(arm)
-    if given is None:
-        given = _as_told((told.get("told") or {}).get("settings") or {})
-    if given is None:
-        given = _spoken("none", 0) if arm.kind == "ar" else {}
-    return given
-
-
-def _given(arm: ArmSpec) -> dict[str, Any] | None:
-    """By the plan's own parameters; None where they say nothing."""
-    if "drafter" not in arm.params:
-        return _speculative_config(arm)
-    name = str(arm.params["drafter"])
-    return _spoken("none", 0) if name in NO_DRAFTER else _spoken(name, arm.params.get("drafts"))
-
-
-def _as_told(settings: Mapping[str, Any]) -> dict[str, Any] | None:
-    """By a server's own words; None where it has none."""
-    if not settings:
-        return None
-    if settings.get("speculative_config.method") is not None:
-        drafts = settings.get("speculative_config.num_speculative_tokens")
-        return _spoken(str(settings["speculative_config.method"]), drafts)
-    if settings.get("speculative_algorithm") is not None:
-        drafts = settings.get("speculative_num_draft_tokens")
-        return _spoken(str(settings["speculative_algorithm"]).lower(), drafts)
-    return _spoken("none", 0)
-
-
-def _spoken(method: str, drafts: object) -> dict[str, Any]:
-    return {"method": method, "num_speculative_tokens": drafts}
 
 
 def arm_for(report: Report, drafter: str | None, named: str | None) -> str:
@@ -219,23 +171,6 @@ def _dtype(told: Mapping[str, Any]) -> str | None:
         return str(quantised)
     dtype = settings.get("model_config.dtype") or settings.get("dtype")
     return None if dtype in (None, "auto") else str(dtype).removeprefix("torch.")
-
-
-def _speculative_config(arm: ArmSpec) -> dict[str, Any] | None:
-    """Of a managed server's own arguments."""
-    words = shlex.split(str(arm.params.get("arguments", "")))
-    for index, word in enumerate(words):
-        name, _, value = word.partition("=")
-        if name == "--speculative-config":
-            text = value or (words[index + 1] if index + 1 < len(words) else "")
-            try:
-                config = json.loads(text)
-            except json.JSONDecodeError:
-                return {}
-            return config if isinstance(config, dict) else {}
-    if "arguments" in arm.params:
-        return {"method": "none", "num_speculative_tokens": 0}
-    return None
 
 
 def _whole(value: object) -> int | None:

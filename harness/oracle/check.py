@@ -33,12 +33,13 @@ TIMED = (
     "speedup_geomean",
     "speedup_decode",
     "by_category",
+    "speedup_by_set",
     "slower_share",
     "verdict",
     "latency",
 )
 COUNTED = ("requests", "failed", "tokens", "acceptance", "acceptance_by_set")
-TOLD_LATER = ("acceptance_by_set",)  # earlier reports claim nothing here
+TOLD_LATER = ("acceptance_by_set", "speedup_by_set")  # earlier reports claim nothing here
 # What another machine's rounding may change without any claim being false.
 ROUNDED = ("mismatches", "near_ties", "stock_verdict")
 

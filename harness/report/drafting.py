@@ -10,6 +10,11 @@ from harness.results import Report, SetAcceptance
 
 Rows = list[dict[str, str]]
 
+ACCEPTANCE_NOTE = (
+    "Acceptance length: emitted tokens per verify step over all steps, bonus token included, prefill token "
+    "excluded, after the cut at a stop. Per position: of the steps that drafted that far, the share that "
+    "accepted it."
+)
 BY_SET = "Acceptance on each set"
 BY_SET_NOTE = (
     "Outputs that repeat themselves are left out, and counted: any drafter is right about them. An output "
@@ -23,6 +28,27 @@ DETECTIONS_NOTE = (
     "target too."
 )
 MEAN = "mean of the sets"
+
+
+def acceptance(report: Report) -> Rows:
+    """Acceptance of each arm that made a verify step."""
+    return [
+        {
+            "arm": text.name(arm.name),
+            "acceptance length": numbers.length(found.length),
+            "mean over responses": numbers.length(found.length_request_mean),
+            "verify steps": str(found.verify_steps),
+            "drafted": str(found.num_draft_tokens),
+            "accepted": str(found.num_accepted_tokens),
+            "acceptance rate": "nothing drafted"
+            if found.acceptance_rate is None
+            else numbers.share(found.acceptance_rate),
+            "per position": " ".join(f"{value:.2f}" for value in found.per_position) or "-",
+            "steps by accepted tokens": " ".join(map(str, found.histogram)),
+        }
+        for arm in report.arms
+        if (found := arm.acceptance) is not None
+    ]
 
 
 def by_set(report: Report) -> Rows:

@@ -5,8 +5,18 @@ from __future__ import annotations
 from jinja2 import Environment, PackageLoader, StrictUndefined
 from markupsafe import Markup
 
-from harness.report import drafting, sampled, tables
-from harness.report.plots import Plot, plots
+from harness.report import (
+    differences,
+    drafting,
+    lossless_tables,
+    run_tables,
+    sampled,
+    speed_tables,
+    tables,
+)
+from harness.report.glance import cards
+from harness.report.picture import Plot
+from harness.report.plots import plots
 from harness.report.text import plain
 from harness.results import Report
 
@@ -20,6 +30,11 @@ def render_html(report: Report) -> str:
     return template.render(
         report=report,
         tables=tables,
+        speed_tables=speed_tables,
+        lossless_tables=lossless_tables,
+        run_tables=run_tables,
+        differences=differences,
+        cards=cards(report),
         sampled=sampled,
         drafting=drafting,
         name=tables.title(report),

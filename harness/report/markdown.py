@@ -7,7 +7,15 @@ from collections.abc import Iterable, Mapping, Sequence
 
 from tabulate import tabulate
 
-from harness.report import drafting, sampled, tables
+from harness.report import (
+    differences,
+    drafting,
+    lossless_tables,
+    run_tables,
+    sampled,
+    speed_tables,
+    tables,
+)
 from harness.report.text import plain
 from harness.results import Losslessness, Report
 
@@ -28,20 +36,22 @@ def render_markdown(report: Report) -> str:
         "## Arms\n\n" + _table(tables.headline(report)),
         _speedups(report),
         "## Losslessness\n\n" + _losslessness(report, report.losslessness),
-        "## Per category\n\n" + _table(tables.categories(report), _no_speed(report)),
-        "## Acceptance\n\n" + _noted(tables.acceptance(report), tables.ACCEPTANCE_NOTE),
+        "## Per category\n\n" + _table(speed_tables.categories(report), _no_speed(report)),
+        *_by_set(report),
+        "## Acceptance\n\n" + _noted(drafting.acceptance(report), drafting.ACCEPTANCE_NOTE),
         *_drafting(report),
-        "## Latency\n\n" + _table(tables.latency(report), _no_speed(report)),
+        "## Latency\n\n" + _table(speed_tables.latency(report), _no_speed(report)),
         *_loads(report),
-        "## Audits\n\n" + _table(tables.audits(report)),
+        "## Audits\n\n" + _table(run_tables.audits(report)),
         "## Warnings\n\n" + _bullets(report.warnings),
-        "## Evaluation sets\n\n" + _table(tables.sets(report)),
+        "## Evaluation sets\n\n" + _table(run_tables.sets(report)),
         "## How it was run\n\n" + _how(report),
-        "## Environment\n\n" + _table(tables.environment(report)),
-        "## Telemetry\n\n" + _table(tables.telemetry(report)),
-        _table(tables.telemetry_by_block(report), ""),
-        tables.TELEMETRY_NOTE,
-        "## Files\n\n" + _table(tables.files(report)),
+        f"## {differences.TITLE}\n\n" + _differences(report),
+        "## Environment\n\n" + _table(run_tables.environment(report)),
+        "## Telemetry\n\n" + _table(run_tables.telemetry(report)),
+        _table(run_tables.telemetry_by_block(report), ""),
+        run_tables.TELEMETRY_NOTE,
+        "## Files\n\n" + _table(run_tables.files(report)),
         "## Check it yourself\n\n"
         "`specpilot-harness check REPORT_DIR` forces every stored token through stock again and derives\n"
         "every number above from `responses.jsonl` again; `specpilot-harness explain REPORT_DIR PROMPT`\n"
@@ -79,8 +89,23 @@ def _banner(report: Report) -> str:
 
 def _loads(report: Report) -> list[str]:
     """Only for arms that servers run."""
-    rows = tables.loads(report)
-    return [f"## Under load\n\n{_table(rows, '')}\n\n{tables.LOAD_NOTE}"] if rows else []
+    rows = speed_tables.loads(report)
+    return [f"## Under load\n\n{_table(rows, '')}\n\n{speed_tables.LOAD_NOTE}"] if rows else []
+
+
+def _by_set(report: Report) -> list[str]:
+    """Only for runs of several sets."""
+    rows = speed_tables.by_set(report)
+    return [f"### Per set\n\n{_table(rows)}"] if rows else []
+
+
+def _differences(report: Report) -> str:
+    parts = (
+        escape(differences.summary(report)),
+        _table(differences.differences(report), ""),
+        differences.NOTE,
+    )
+    return "\n\n".join(part for part in parts if part)
 
 
 def _drafting(report: Report) -> list[str]:
@@ -102,30 +127,35 @@ def _no_speed(report: Report) -> str:
 def _speedups(report: Report) -> str:
     if not tables.valid(report):
         return ""
-    return _noted(tables.speedups(report), escape(tables.speedup_note(report)))
+    return _noted(speed_tables.speedups(report), escape(speed_tables.speedup_note(report)))
 
 
 def _losslessness(report: Report, found: Losslessness | None) -> str:
     if found is None:
         return "Not judged."
-    parts = [_table(tables.losslessness(found)), _table(tables.losslessness_by_arm(report), "")]
+    parts = [
+        _table(lossless_tables.losslessness(found)),
+        _table(lossless_tables.losslessness_by_arm(report), ""),
+    ]
     drawn = sampled.rows(report)
     if drawn:
         parts.append(f"{sampled.TITLE}:\n\n{_table(drawn)}\n\n{sampled.NOTE}")
     if found.stop_faults:
-        shown = tables.shown_of(len(found.stop_faults))
-        parts.append(f"Stops that the ids do not explain ({shown}):\n\n" + _table(tables.stop_faults(found)))
+        shown = lossless_tables.shown_of(len(found.stop_faults))
+        parts.append(
+            f"Stops that the ids do not explain ({shown}):\n\n" + _table(lossless_tables.stop_faults(found))
+        )
     if found.divergences:
-        shown = tables.shown_of(len(found.divergences))
-        parts.append(f"First divergences ({shown}):\n\n" + _table(tables.divergences(found)))
+        shown = lossless_tables.shown_of(len(found.divergences))
+        parts.append(f"First divergences ({shown}):\n\n" + _table(lossless_tables.divergences(found)))
     return "\n\n".join(part for part in parts if part)
 
 
 def _how(report: Report) -> str:
     parts = [
-        f"Command: {code(tables.command(report))}",
-        _table(tables.arms_as_run(report)),
-        _table(tables.how(report)),
+        f"Command: {code(run_tables.command(report))}",
+        _table(run_tables.arms_as_run(report)),
+        _table(run_tables.how(report)),
     ]
     return "\n\n".join(parts)
 

@@ -1,4 +1,4 @@
-"""The four pictures of a report. One with nothing to show is left out and says why."""
+"""The pictures of a report; here those of acceptance and of time. One with nothing to show says why."""
 
 from __future__ import annotations
 
@@ -12,26 +12,19 @@ from matplotlib.lines import Line2D
 from matplotlib.ticker import Locator, MaxNLocator, MultipleLocator, PercentFormatter
 
 from harness.report import numbers, tables
+from harness.report.forest import set_plot, speedup_plot
+from harness.report.picture import LABEL, Plot, left_out
 from harness.report.svg import INK, colour, draw, marker
 from harness.report.text import shorten
-from harness.results import Acceptance, ArmResult, BlockSpan, Interval, Report
-
-LABEL = 17  # characters of a name inside a picture; the tables have it whole
-
-
-class Plot(NamedTuple):
-    """One picture, or the reason why there is none."""
-
-    name: str
-    title: str
-    caption: str
-    svg: str | None
-    reason: str | None  # set exactly when `svg` is None
+from harness.report.waterfall import waterfall_plot
+from harness.results import Acceptance, ArmResult, BlockSpan, Report
 
 
 def plots(report: Report) -> tuple[Plot, ...]:
-    """Speedups, acceptance lengths, acceptance by position, time-line."""
+    """Waterfall, speedups by set and by category, acceptance lengths, acceptance by position, time-line."""
     return (
+        waterfall_plot(report),
+        set_plot(report),
         speedup_plot(report),
         accepted_plot(report),
         position_plot(report),
@@ -39,89 +32,12 @@ def plots(report: Report) -> tuple[Plot, ...]:
     )
 
 
-class _Line(NamedTuple):
-    """A line of the forest plot."""
-
-    label: str
-    interval: Interval
-    arm: int
-    whole: bool  # the arm as a whole, not one of its categories
-
-
-def speedup_plot(report: Report) -> Plot:
-    """Speedup over `ar` with its interval, of each arm and of each of its categories."""
-    name = tables.baseline(report)
-    title = f"Speedup over {name}"
-    lines = list(_forest_lines(report))
-    if not tables.valid(report):
-        return _left_out("speedup", title, "the run is invalid, so no speedup is shown")
-    if not lines:
-        return _left_out("speedup", title, f"no arm was compared with {name}")
-    height = 0.75 + 0.24 * len(lines)
-    confidence = numbers.percent(report.job.plan.stats.confidence)
-    return Plot(
-        "speedup",
-        title,
-        f"Point and {confidence} interval of the total-time ratio: the arm as a whole (bold), then its "
-        f"categories. Right of the line at 1 is faster than {name}. A point alone has too little data "
-        "for an interval.",
-        draw("speedup", title, height, 1, lambda axes: _paint_forest(axes[0], lines, title)),
-        None,
-    )
-
-
-def _forest_lines(report: Report) -> Iterator[_Line]:
-    for index, arm in enumerate(report.arms):
-        if arm.name == report.job.plan.baseline.name:
-            continue
-        if arm.speedup is not None:
-            yield _Line(shorten(arm.name, LABEL), arm.speedup, index, whole=True)
-        for item in arm.by_category:
-            yield _Line(shorten(item.category, LABEL), item.speedup, index, whole=False)
-
-
-def _paint_forest(axes: Axes, lines: Sequence[_Line], title: str) -> None:
-    axes.axvline(1.0, color=INK, linewidth=1.0, gid="one")
-    for row, line in enumerate(lines):
-        found, size = line.interval, 7 if line.whole else 4.5
-        shade = colour(line.arm)
-        width = 2.4 if line.whole else 1.3
-        if numbers.informative(found):
-            axes.plot(
-                [found.low, found.high], [row, row], color=shade, linewidth=width, gid=f"interval-{row}"
-            )
-        axes.plot([found.point], [row], marker(line.arm), color=shade, markersize=size, gid=f"point-{row}")
-        axes.text(
-            1.03,
-            row,
-            numbers.ratio(found) if numbers.informative(found) else f"{found.point:.2f}x",
-            transform=axes.get_yaxis_transform(),
-            verticalalignment="center",
-            fontsize=9.5,
-            fontweight="bold" if line.whole else "normal",
-        )
-    axes.set_yticks(range(len(lines)), [line.label for line in lines])
-    for tick, line in zip(axes.get_yticklabels(), lines, strict=True):
-        tick.set_fontweight("bold" if line.whole else "normal")
-    axes.set_ylim(len(lines) - 0.4, -0.6)
-    shown = [line.interval for line in lines if numbers.informative(line.interval)]
-    edges = [1.0, *(line.interval.point for line in lines)]
-    edges += [edge for found in shown for edge in (found.low, found.high)]
-    room = 0.06 * (max(edges) - min(edges)) or 0.1
-    axes.set_xlim(min(edges) - room, max(edges) + room)
-    axes.xaxis.set_major_locator(MaxNLocator(5, steps=[1, 2, 5, 10]))
-    axes.grid(visible=False, axis="y")
-    axes.tick_params(axis="y", length=0)
-    axes.spines["left"].set_visible(False)
-    axes.set_xlabel(title)
-
-
 def accepted_plot(report: Report) -> Plot:
     """Share of verify steps by the number of draft tokens they accepted, for each arm that drafts."""
     title = "Draft tokens accepted in a verify step"
     found = _drafting(report)
     if not found:
-        return _left_out("accepted", title, "no arm drafted a token")
+        return left_out("accepted", title, "no arm drafted a token")
     most = max(len(acceptance.histogram) for _, _, acceptance in found)
     return Plot(
         "accepted",
@@ -163,7 +79,7 @@ def position_plot(report: Report) -> Plot:
     title = "Acceptance by draft position"
     found = [item for item in _drafting(report) if item.acceptance.per_position]
     if not found:
-        return _left_out("position", title, "no arm drafted a token")
+        return left_out("position", title, "no arm drafted a token")
     names = [shorten(item.arm.name, LABEL) for item in found]
     return Plot(
         "position",
@@ -208,10 +124,10 @@ def timeline_plot(report: Report) -> Plot:
     """When each arm ran in each block, how busy it was, and its speed against its own median."""
     title = "Blocks over time"
     if not tables.valid(report):
-        return _left_out("timeline", title, "the run is invalid, so no speed is shown")
+        return left_out("timeline", title, "the run is invalid, so no speed is shown")
     courses = list(_courses(report))
     if len({(span.launch, span.block) for course in courses for span in course.spans}) < 2:
-        return _left_out("timeline", title, "one block has no course in time")
+        return left_out("timeline", title, "one block has no course in time")
     height = 4.0 + _legend_height([course.label for course in courses])
     return Plot(
         "timeline",
@@ -300,7 +216,3 @@ def _legend(axes: Axes, entries: Sequence[tuple[int, str]]) -> None:
         handlelength=1.6,
         columnspacing=1.2,
     )
-
-
-def _left_out(name: str, title: str, reason: str) -> Plot:
-    return Plot(name, title, "", None, reason)

@@ -1,4 +1,4 @@
-"""Speedup of an arm over the baseline: headline, typical prompt, decode only, by category.
+"""Speedup of an arm over the baseline: headline, typical prompt, decode only, by category, by set.
 
 Headline: summed time of the baseline over summed time of the arm on the same work, which is what
 a user of this workload gains. The geometric mean of per-prompt ratios says what a typical prompt
@@ -6,13 +6,13 @@ gains; the two may disagree in sign when a few long prompts carry the time, so b
 
 When token counts differ between the arms of a pair (sampling), every ratio is one of time per
 token, and the method says so. In batched runs the headline and the decode-only ratio count each
-batch's wall time once; the geometric mean, the categories and the share of slower prompts compare
+batch's wall time once; the geometric mean, categories, sets and the share of slower prompts compare
 each request's own latency, since the time of a batch cannot be split among its members.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import NamedTuple
 
 import numpy as np
@@ -20,7 +20,7 @@ import numpy as np
 from harness.errors import UsageError
 from harness.plan import StatsSpec
 from harness.records import Response
-from harness.results import CategorySpeedup, Interval
+from harness.results import CategorySpeedup, Interval, SetSpeedup
 from harness.stats.bootstrap import draw_rows, estimate, family_level, interval
 from harness.stats.grid import Floats, Grid, lay_out
 from harness.stats.pairs import pair_batches, pair_requests
@@ -36,6 +36,7 @@ class Speedup(NamedTuple):
     geometric_mean: Interval | None
     decode: Interval | None
     by_category: tuple[CategorySpeedup, ...]
+    by_set: tuple[SetSpeedup, ...]
     slower_share: float | None
     grid: Grid | None  # the paired requests
     pairs: int  # complete pairs of requests
@@ -48,6 +49,7 @@ def compare_arms(
     categories: Mapping[str, str],
     spec: StatsSpec,
     *,
+    sets: Mapping[str, str] | None = None,
     batched: bool = False,
 ) -> Speedup:
     """Compare two arms on the work both have done.
@@ -57,6 +59,7 @@ def compare_arms(
         arm: responses of the other arm, same schedule.
         categories: prompt id -> category.
         spec: confidence, resamples, seed.
+        sets: prompt id -> evaluation set; None tells no set apart.
         batched: whether requests were decoded together (`measure.batch` > 1).
 
     Raises:
@@ -73,7 +76,14 @@ def compare_arms(
         headline=_ratio(lay_out(work), TOTAL_RATIO, spec, batch_remark),
         geometric_mean=_ratio(grid, GEOMETRIC_MEAN, spec, latency_remark),
         decode=_ratio(lay_out(work, "decode"), TOTAL_RATIO, spec, batch_remark),
-        by_category=() if grid is None else _by_category(grid, categories, spec, latency_remark),
+        by_category=tuple(
+            CategorySpeedup(category=name, prompts=prompts, speedup=found)
+            for name, prompts, found in _by_group(grid, categories, spec, latency_remark, "categories")
+        ),
+        by_set=tuple(
+            SetSpeedup(set_name=name, prompts=prompts, speedup=found)
+            for name, prompts, found in _by_group(grid, sets or {}, spec, latency_remark, "sets")
+        ),
         slower_share=None if grid is None else slower_share(grid),
         grid=grid,
         pairs=len(pairing.pairs),
@@ -120,27 +130,24 @@ def _ratio(grid: Grid | None, statistic: Statistic, spec: StatsSpec, remark: str
     return None if found is None else interval(found, spec.confidence, _remarks(grid, remark))
 
 
-def _by_category(
-    grid: Grid, categories: Mapping[str, str], spec: StatsSpec, remark: str
-) -> tuple[CategorySpeedup, ...]:
+def _by_group(
+    grid: Grid | None, groups: Mapping[str, str], spec: StatsSpec, remark: str, what: str
+) -> Iterator[tuple[str, int, Interval]]:
+    """Name, prompts and ratio of each group of prompts, by name; none where nothing is grouped."""
+    if grid is None or not groups:
+        return
     members: dict[str, list[int]] = {}
     for column, prompt in enumerate(grid.units):
-        members.setdefault(categories[prompt], []).append(column)
+        members.setdefault(groups[prompt], []).append(column)
     rng = np.random.default_rng(spec.seed)
     rows = draw_rows(grid.launch_of, spec.resamples, rng)
     parts = {name: grid.columns(members[name]) for name in sorted(members)}
     found = {name: estimate(part, TOTAL_RATIO, rows, rng) for name, part in parts.items()}
     known = {name: one for name, one in found.items() if one is not None}
     level = family_level(list(known.values()), spec.confidence)
-    joint = f"simultaneous over {len(known)} categories (max-T)" if len(known) > 1 else ""
-    return tuple(
-        CategorySpeedup(
-            category=name,
-            prompts=one.units,
-            speedup=interval(one, spec.confidence, _remarks(parts[name], remark, joint), level),
-        )
-        for name, one in known.items()
-    )
+    joint = f"simultaneous over {len(known)} {what} (max-T)" if len(known) > 1 else ""
+    for name, one in known.items():
+        yield name, one.units, interval(one, spec.confidence, _remarks(parts[name], remark, joint), level)
 
 
 def _remarks(grid: Grid, *remarks: str) -> str:

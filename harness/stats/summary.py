@@ -15,6 +15,7 @@ from harness.results import (
     Latency,
     Load,
     SetAcceptance,
+    SetSpeedup,
     SpeedVerdict,
 )
 from harness.stats.acceptance import acceptance, acceptance_by_set
@@ -40,6 +41,7 @@ class ArmSpeed(NamedTuple):
     speedup_geomean: Interval | None
     speedup_decode: Interval | None
     by_category: tuple[CategorySpeedup, ...]
+    speedup_by_set: tuple[SetSpeedup, ...]
     slower_share: float | None
     verdict: SpeedVerdict | None
     acceptance: Acceptance | None
@@ -82,7 +84,7 @@ def summarise_arms(responses: Sequence[Response], prompts: Sequence[Prompt], pla
     for name, mine in own.items():
         against = None
         if name != baseline:
-            against = compare_arms(own[baseline], mine, categories, plan.stats, batched=batched)
+            against = compare_arms(own[baseline], mine, categories, plan.stats, sets=sets, batched=batched)
         speed = _arm_speed(name, mine, against, plan.stats, batched=batched)
         arms[name] = speed._replace(acceptance_by_set=acceptance_by_set(mine, sets))
     told = [warning for arm in arms.values() for warning in arm.warnings]
@@ -124,6 +126,7 @@ def _arm_speed(
         speedup_geomean=headline if against is None else against.geometric_mean,
         speedup_decode=headline if against is None else against.decode,
         by_category=() if against is None else against.by_category,
+        speedup_by_set=() if against is None else against.by_set,
         slower_share=None if against is None else against.slower_share,
         verdict=verdict,
         acceptance=_acceptance(name, good, warnings),

@@ -14,7 +14,7 @@ from harness.oracle.stored import StoredRun
 from harness.plan import ArmKind, ArmSpec
 from harness.records import Chunk, DecodeStep, Prompt, PromptLine, Response
 from harness.results import Report
-from tests.harness.report import build
+from tests.harness.report import build, pieces
 
 DRAFTS = 3
 OURS: dict[str, Any] = {"engine": {"checkpoints": {"stock": "x"}, "drafters": {"stock": "dflash"}}}
@@ -60,7 +60,7 @@ def run(responses: tuple[Response, ...], arms: tuple[str, ...], backends: dict[s
         measure=msgspec.structs.replace(made.job.plan.measure, launches=1),
     )
     job = msgspec.structs.replace(made.job, plan=plan)
-    results = tuple(msgspec.structs.replace(build.arm("stock"), name=name) for name in arms)
+    results = tuple(msgspec.structs.replace(pieces.arm("stock"), name=name) for name in arms)
     report = msgspec.structs.replace(made, arms=results, job=job)
     lines = tuple(
         PromptLine(

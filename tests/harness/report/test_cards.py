@@ -12,7 +12,7 @@ from harness.report.cards import card_figures
 from harness.results import Report
 from reference_mechanisms.drafters.card import Measured, with_measured
 from reference_mechanisms.errors import DrafterError
-from tests.harness.report import build
+from tests.harness.report import build, pieces
 from tests.harness.report.test_summary import STOCK, report
 from tests.reference_mechanisms.drafters.test_card import CARD, MEASURED
 
@@ -39,7 +39,7 @@ def test_the_figures_are_those_of_the_arm_on_each_set() -> None:
     measured = msgspec.convert(found.measured, Measured)
     assert list(measured.sets) == ["math", "code", "own"]
     math = measured.sets["math"]
-    base = build.on_set("stock", "any")
+    base = pieces.on_set("stock", "any")
     assert (math.tau, math.tau_with_degenerate) == (3.0, 3.5)
     assert (math.prompts, math.degenerate) == (base.responses, base.degenerate)
     assert (math.survival, math.conditional) == (base.survival, base.conditional)

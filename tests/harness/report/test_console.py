@@ -10,12 +10,12 @@ import pytest
 from harness.paths import RunFolder
 from harness.report.console import closing_table
 from harness.results import Report
-from tests.harness.report import build
+from tests.harness.report import build, pieces
 
 FOLDER = RunFolder(Path("reports/today"))
 
 
-def test_the_table_has_a_row_for_each_arm_with_the_six_columns() -> None:
+def test_the_table_has_a_row_for_each_arm_with_the_seven_columns() -> None:
     lines = closing_table(build.report(), FOLDER).splitlines()
     head = next(index for index, line in enumerate(lines) if line.startswith("arm "))
     assert lines[head].split("  ")[0] == "arm"
@@ -23,6 +23,7 @@ def test_the_table_has_a_row_for_each_arm_with_the_six_columns() -> None:
     stock = next(line for line in lines if line.startswith("stock"))
     assert [cell.strip() for cell in stock.split("  ") if cell.strip()] == [
         "stock",
+        "stock, 3 drafts",
         "55.5",
         "1.35x [1.29, 1.40]",
         "1.750",
@@ -63,7 +64,7 @@ def test_a_failed_audit_is_told_and_one_without_verdict_is_not() -> None:
 
 
 def test_a_batch_is_named() -> None:
-    own = build.job()
+    own = pieces.job()
     measure = msgspec.structs.replace(own.plan.measure, batch=8)
     own = msgspec.structs.replace(own, plan=msgspec.structs.replace(own.plan, measure=measure))
     assert "4 blocks, batch 8" in closing_table(build.report(job=own), FOLDER)
@@ -71,7 +72,7 @@ def test_a_batch_is_named() -> None:
 
 @pytest.mark.parametrize(
     "report",
-    [build.hostile(), build.report(status="invalid", reasons=(build.HOSTILE,))],
+    [build.hostile(), build.report(status="invalid", reasons=(pieces.HOSTILE,))],
     ids=["names and texts", "reasons"],
 )
 def test_foreign_text_cannot_steer_the_terminal(report: Report) -> None:

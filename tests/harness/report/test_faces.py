@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from harness.paths import RunFolder
-from harness.report import drafting, tables
+from harness.report import differences, drafting, lossless_tables, run_tables, speed_tables, tables
 from harness.report.console import closing_table
 from harness.report.html import render_html
 from harness.report.markdown import escape, render_markdown
@@ -40,24 +40,26 @@ def test_every_row_of_every_table_is_in_markdown_and_html(make: Callable[[], Rep
     assert found is not None
     every = [
         tables.headline(report),
-        tables.speedups(report),
-        tables.categories(report),
-        tables.losslessness(found),
-        tables.losslessness_by_arm(report),
-        tables.divergences(found),
-        tables.stop_faults(found),
-        tables.acceptance(report),
+        speed_tables.speedups(report),
+        speed_tables.categories(report),
+        speed_tables.by_set(report),
+        differences.differences(report),
+        lossless_tables.losslessness(found),
+        lossless_tables.losslessness_by_arm(report),
+        lossless_tables.divergences(found),
+        lossless_tables.stop_faults(found),
+        drafting.acceptance(report),
         drafting.by_set(report),
         drafting.detections(report),
-        tables.latency(report),
-        tables.audits(report),
-        tables.sets(report),
-        tables.arms_as_run(report),
-        tables.how(report),
-        tables.environment(report),
-        tables.telemetry(report),
-        tables.telemetry_by_block(report),
-        tables.files(report),
+        speed_tables.latency(report),
+        run_tables.audits(report),
+        run_tables.sets(report),
+        run_tables.arms_as_run(report),
+        run_tables.how(report),
+        run_tables.environment(report),
+        run_tables.telemetry(report),
+        run_tables.telemetry_by_block(report),
+        run_tables.files(report),
     ]
     for rows in every:
         for row in rows:
@@ -80,14 +82,19 @@ def test_headline_and_statement_are_the_same_on_the_terminal(make: Callable[[], 
 
 
 def test_the_sample_has_the_same_number_of_headline_columns_valid_and_three_invalid() -> None:
-    assert len(tables.headline(build.report())[0]) == 6
-    assert list(tables.headline(build.invalid())[0]) == ["arm", "acceptance length", "stock verdict"]
+    assert len(tables.headline(build.report())[0]) == 7
+    assert list(tables.headline(build.invalid())[0]) == [
+        "arm",
+        "mechanism",
+        "acceptance length",
+        "stock verdict",
+    ]
 
 
 def test_telemetry_says_what_its_readings_are_and_nothing_of_a_problem_that_was_none() -> None:
     report = build.report(telemetry={"foreign_mean": 0.01, "problem": None})
-    assert [row["what"] for row in tables.telemetry(report)] == ["foreign_mean"]
+    assert [row["what"] for row in run_tables.telemetry(report)] == ["foreign_mean"]
     failed = build.report(telemetry={"problem": "NoSuchProcess"})
-    assert tables.telemetry(failed) == [{"what": "problem", "value": "NoSuchProcess"}]
+    assert run_tables.telemetry(failed) == [{"what": "problem", "value": "NoSuchProcess"}]
     for face in (render_html(report), render_markdown(report)):
         assert "share of the CPU time of all cores" in " ".join(face.split())

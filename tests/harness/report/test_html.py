@@ -105,7 +105,8 @@ def test_the_reader_in_a_hurry_meets_banner_statement_table_and_plots_in_this_or
     assert places == sorted(places)
     assert Page(text).sections == [
         "Plots", "Losslessness", "Speedup in detail", "Acceptance", "Latency", "Audits", "Warnings",
-        "Evaluation sets", "How it was run", "Environment", "Telemetry", "Files", "Check it yourself",
+        "Evaluation sets", "How it was run", "Differences between arms", "Environment", "Telemetry", "Files",
+        "Check it yourself",
     ]  # fmt: skip
 
 

@@ -11,7 +11,7 @@ from markdown_it.token import Token
 
 from harness.report.markdown import code, escape, paragraph, render_markdown
 from harness.results import Report
-from tests.harness.report import build
+from tests.harness.report import build, pieces
 
 PARSER = MarkdownIt("commonmark").enable(["table", "strikethrough"])
 
@@ -37,6 +37,7 @@ def test_the_sections_stand_in_the_order_of_a_reader_in_a_hurry() -> None:
         "Warnings",
         "Evaluation sets",
         "How it was run",
+        "Differences between arms",
         "Environment",
         "Telemetry",
         "Files",
@@ -53,10 +54,10 @@ def test_an_invalid_run_gives_its_reasons_first_and_no_speed_anywhere() -> None:
 
 
 def test_a_hostile_reason_stays_one_item_of_the_banner() -> None:
-    text = render_markdown(build.report(status="invalid", reasons=(build.HOSTILE, "# second"), warnings=()))
+    text = render_markdown(build.report(status="invalid", reasons=(pieces.HOSTILE, "# second"), warnings=()))
     assert not {"link_open", "html_inline", "html_block", "em_open"} & kinds(text)
     assert sum(token.type == "list_item_open" for token in tokens(text)) == 2
-    assert sum(token.type == "heading_open" for token in tokens(text)) == 16
+    assert sum(token.type == "heading_open" for token in tokens(text)) == 17
 
 
 def test_a_violated_run_shows_faults_and_at_most_twenty_divergences() -> None:
@@ -139,7 +140,7 @@ def test_a_hostile_report_has_the_structure_of_a_harmless_one() -> None:
     assert "\x1b" not in hostile
     assert [token.content for token in tokens(hostile) if token.type == "strong_open"].count("") == 1
     heads = [token for token in tokens(hostile) if token.type == "heading_open"]
-    assert len(heads) == 16
+    assert len(heads) == 18
     cells: list[int] = []
     for token in tokens(hostile):
         if token.type == "tr_open":

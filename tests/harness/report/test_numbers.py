@@ -6,16 +6,16 @@ import pytest
 
 from harness.report import numbers
 from harness.results import Interval
-from tests.harness.report import build
+from tests.harness.report import build, pieces
 
 
 @pytest.mark.parametrize(
     ("found", "shown"),
     [
-        (build.interval(1.3456, 1.2912, 1.3987), "1.35x [1.29, 1.40]"),
-        (build.interval(1.0, 1.0, 1.0), "1.00x"),
-        (build.interval(2.0, 0.5, 12.5), "2.00x [0.50, 12.50]"),
-        (build.interval(2.0, 0.5, 12.6), "2.00x (too little data for an interval)"),
+        (pieces.interval(1.3456, 1.2912, 1.3987), "1.35x [1.29, 1.40]"),
+        (pieces.interval(1.0, 1.0, 1.0), "1.00x"),
+        (pieces.interval(2.0, 0.5, 12.5), "2.00x [0.50, 12.50]"),
+        (pieces.interval(2.0, 0.5, 12.6), "2.00x (too little data for an interval)"),
         (None, "not measured"),
     ],
     ids=["an interval", "one by definition", "wide", "too wide to say anything", "absent"],
@@ -51,8 +51,8 @@ def test_each_kind_of_number_has_one_rounding(shown: str, expected: str) -> None
         numbers.share(None),
         numbers.milliseconds(None),
         numbers.probability(None),
-        numbers.speed_verdict(build.arm("stock", verdict=None)),
-        numbers.stock_verdict(build.arm("stock", losslessness=None)),
+        numbers.speed_verdict(pieces.arm("stock", verdict=None)),
+        numbers.stock_verdict(pieces.arm("stock", losslessness=None)),
     ],
 )
 def test_what_was_not_measured_is_never_a_zero(absent: str) -> None:
@@ -67,11 +67,11 @@ def test_a_check_has_three_states() -> None:
 def test_a_stock_verdict_counts_near_ties_and_violations_apart() -> None:
     stock = build.violated().arms[1]
     assert numbers.stock_verdict(stock) == "violated (4 near ties, 27 violations)"
-    assert numbers.stock_verdict(build.arm("ar")) == "exact"
+    assert numbers.stock_verdict(pieces.arm("ar")) == "exact"
 
 
 def test_a_bound_names_its_positions_and_is_absent_in_words() -> None:
-    assert numbers.bound(build.losslessness()) == (
+    assert numbers.bound(pieces.losslessness()) == (
         "error rate below 0.0005 per token at 95 % (3/N over 6000 distinct positions)"
     )
-    assert numbers.bound(build.losslessness(error_bound=None)) == "no bound"
+    assert numbers.bound(pieces.losslessness(error_bound=None)) == "no bound"

@@ -11,16 +11,11 @@ import matplotlib as mpl
 import msgspec
 import pytest
 
-from harness.report.plots import (
-    Plot,
-    accepted_plot,
-    plots,
-    position_plot,
-    speedup_plot,
-    timeline_plot,
-)
+from harness.report.forest import speedup_plot
+from harness.report.picture import Plot
+from harness.report.plots import accepted_plot, plots, position_plot, timeline_plot
 from harness.results import Report
-from tests.harness.report import build
+from tests.harness.report import build, pieces
 
 SVG = "{http://www.w3.org/2000/svg}"
 
@@ -122,13 +117,13 @@ def test_a_drift_shows_as_a_slope_in_every_launch_of_every_arm() -> None:
 
 
 def test_a_steady_run_is_flat() -> None:
-    steady = tuple(msgspec.structs.replace(span, busy_seconds=30.0) for span in build.timeline())
+    steady = tuple(msgspec.structs.replace(span, busy_seconds=30.0) for span in pieces.timeline())
     plot = timeline_plot(build.report(timeline=steady))
     assert len({y for name in ids(plot, "speed-") for _, y in points(plot, name)}) == 1
 
 
 def test_a_short_run_counts_seconds_and_a_long_one_minutes() -> None:
-    short = build.timeline()[:8]
+    short = pieces.timeline()[:8]
     assert "seconds since the first request" in texts(timeline_plot(build.report(timeline=short)))
     assert "minutes since the first request" in texts(timeline_plot(build.report()))
 
@@ -138,12 +133,12 @@ def test_a_short_run_counts_seconds_and_a_long_one_minutes() -> None:
     [
         (speedup_plot(build.invalid()), "the run is invalid, so no speedup is shown"),
         (timeline_plot(build.invalid()), "the run is invalid, so no speed is shown"),
-        (speedup_plot(build.report(arms=(build.arm("ar"),))), "no arm was compared with ar"),
-        (accepted_plot(build.report(arms=(build.arm("ar"),))), "no arm drafted a token"),
-        (position_plot(build.report(arms=(build.arm("ar"),))), "no arm drafted a token"),
-        (accepted_plot(build.report(arms=(build.arm("stock", acceptance=None),))), "no arm drafted a token"),
+        (speedup_plot(build.report(arms=(pieces.arm("ar"),))), "no arm was compared with ar"),
+        (accepted_plot(build.report(arms=(pieces.arm("ar"),))), "no arm drafted a token"),
+        (position_plot(build.report(arms=(pieces.arm("ar"),))), "no arm drafted a token"),
+        (accepted_plot(build.report(arms=(pieces.arm("stock", acceptance=None),))), "no arm drafted a token"),
         (timeline_plot(build.report(timeline=())), "one block has no course in time"),
-        (timeline_plot(build.report(timeline=build.timeline()[:4])), "one block has no course in time"),
+        (timeline_plot(build.report(timeline=pieces.timeline()[:4])), "one block has no course in time"),
     ],
 )
 def test_a_plot_with_nothing_to_show_is_left_out_with_its_reason(plot: Plot, reason: str) -> None:
@@ -152,7 +147,10 @@ def test_a_plot_with_nothing_to_show_is_left_out_with_its_reason(plot: Plot, rea
 
 
 def test_colours_and_markers_follow_the_arm_through_all_plots() -> None:
-    drawn = plots(build.report(arms=(build.arm("ar"), build.arm("replay"))))
+    drawn = [
+        p for p in plots(build.report(arms=(pieces.arm("ar"), pieces.arm("replay")))) if p.reason is None
+    ]
+    assert len(drawn) == 4  # a calibration arm is no mechanism: no waterfall, no forest by set
     second = "#0072b2"
     for plot in drawn:
         assert plot.svg is not None
@@ -176,9 +174,9 @@ def test_a_plot_is_a_bare_svg_of_the_page_without_date_size_or_metadata(make: Ca
 
 def test_hostile_names_are_text_and_neither_formula_nor_element() -> None:
     name = '$\\frac{$ <script>"&'
-    arms = (build.arm("ar"), msgspec.structs.replace(build.arm("stock"), name=name))
-    spans = tuple(s for s in build.timeline() if s.arm == "ar")
-    for plot in plots(build.report(arms=arms, timeline=spans))[:3]:
+    arms = (pieces.arm("ar"), msgspec.structs.replace(pieces.arm("stock"), name=name))
+    spans = tuple(s for s in pieces.timeline() if s.arm == "ar")
+    for plot in plots(build.report(arms=arms, timeline=spans))[:5]:
         assert any(text.startswith("$\\frac{$") for text in texts(plot))
         assert plot.svg is not None
         assert "<script" not in plot.svg
@@ -192,9 +190,9 @@ def test_drawing_twice_gives_equal_bytes_and_leaves_the_style_of_the_process_alo
 
 
 def test_a_wide_range_of_arms_and_drafts_is_drawn_whole() -> None:
-    acceptance = build.acceptance((5,) * 41, (0.5,) * 40)
+    acceptance = pieces.acceptance((5,) * 41, (0.5,) * 40)
     arms = tuple(
-        msgspec.structs.replace(build.arm("stock"), name=f"candidate-{n}", acceptance=acceptance)
+        msgspec.structs.replace(pieces.arm("stock"), name=f"candidate-{n}", acceptance=acceptance)
         for n in range(12)
     )
     report = build.report(arms=arms)

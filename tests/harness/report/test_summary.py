@@ -8,7 +8,7 @@ import pytest
 from harness.errors import UsageError
 from harness.report.summary import drafter_summary
 from harness.results import ArmResult, Report
-from tests.harness.report import build
+from tests.harness.report import build, pieces
 
 TOLD: dict[str, Any] = {
     "engine": {"checkpoints": {"stock": "x"}, "drafters": {"ar": "none", "stock": "dflash", "null": "null"}}
@@ -17,7 +17,7 @@ TOLD: dict[str, Any] = {
 
 def lengths(arm: ArmResult, **told: tuple[float | None, float]) -> ArmResult:
     """An arm with these lengths, without and with repetitions."""
-    base = build.on_set("stock", "any")
+    base = pieces.on_set("stock", "any")
     return msgspec.structs.replace(
         arm,
         acceptance_by_set=tuple(
@@ -37,7 +37,7 @@ def report(arm: ArmResult, **changes: Any) -> Report:
     return msgspec.structs.replace(made, sets=sets, arms=arms, **changes)
 
 
-STOCK = lengths(build.arm("stock"), math=(3.0, 3.5), code=(2.0, 4.0), own=(9.0, 9.0))
+STOCK = lengths(pieces.arm("stock"), math=(3.0, 3.5), code=(2.0, 4.0), own=(9.0, 9.0))
 
 
 def test_keys_are_trained_drafters_and_the_mean_weighs_public_sets_alike() -> None:
@@ -59,7 +59,7 @@ def test_the_verdict_is_that_of_the_run() -> None:
 
 
 def test_a_set_of_repetitions_alone_leaves_no_mean() -> None:
-    arm = lengths(build.arm("stock"), math=(None, 3.5), code=(2.0, 4.0))
+    arm = lengths(pieces.arm("stock"), math=(None, 3.5), code=(2.0, 4.0))
     assert drafter_summary(report(arm))["tau"]["dflash"] == {"math": None, "code": 2.0, "mean": None}
 
 

@@ -41,6 +41,16 @@ def reproduce_cpu(session: nox.Session) -> None:
     session.run("specpilot-harness", "run", "reproduce-cpu", "--out", "reports/reproduce-cpu", *options)
 
 
+@nox.session
+def gate(session: nox.Session) -> None:
+    """Fail on one changed token or step count, or a lost losslessness: a small run on any CPU."""
+    _install(session)
+    out = "reports/gate-cpu"
+    run = ("specpilot-harness", "run", "gate-cpu", "--out", out, "--overwrite")
+    session.run(*run, success_codes=[0, 1])  # a run that violates is the gate's to name
+    session.run("specpilot-harness", "gate", "tests/golden/gate-cpu.json", out, *session.posargs)
+
+
 @nox.session(name="train-drafters")
 def train_drafters(session: nox.Session) -> None:
     """Train the drafters of the default target on this machine's GPU: -- --data DIR [--resume]."""

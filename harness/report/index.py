@@ -10,10 +10,12 @@ from harness.codec import from_json
 from harness.errors import DataError
 from harness.report import numbers
 from harness.report.html import environment
-from harness.report.text import name, plain
+from harness.report.text import name, plain, shorten
 from harness.results import ArmResult, Report
+from harness.speculation import mechanism
 
 TEMPLATE = "index.html.j2"
+TITLE = 44  # characters of a target
 Row = dict[str, str]
 
 
@@ -25,9 +27,11 @@ class Entry(NamedTuple):
 
 
 class Group(NamedTuple):
-    """Reports of one system: what they share, and their arms, oldest first."""
+    """Reports of one system: what they share, by what earlier groups differ, their arms, oldest first."""
 
+    title: str
     shared: tuple[tuple[str, str], ...]
+    refused: tuple[str, ...]
     rows: tuple[Row, ...]
 
 
@@ -75,7 +79,16 @@ def groups(entries: Sequence[Entry]) -> tuple[Group, ...]:
     found: dict[tuple[tuple[str, str], ...], list[Entry]] = {}
     for entry in entries:
         found.setdefault(system_of(entry.report), []).append(entry)
-    return tuple(Group(shared, tuple(_rows(own))) for shared, own in found.items())
+    systems = list(found)
+    return tuple(
+        Group(
+            _title(own[0].report, shared),
+            shared,
+            tuple(_refusal(number, earlier, shared) for number, earlier in enumerate(systems[:index], 1)),
+            tuple(_rows(own)),
+        )
+        for index, (shared, own) in enumerate(found.items())
+    )
 
 
 def render_index(entries: Sequence[Entry], broken: Sequence[str]) -> str:
@@ -85,6 +98,18 @@ def render_index(entries: Sequence[Entry], broken: Sequence[str]) -> str:
         .get_template(TEMPLATE)
         .render(groups=groups(entries), broken=[plain(text) for text in broken], reports=len(entries))
     )
+
+
+def _title(report: Report, shared: Sequence[tuple[str, str]]) -> str:
+    """Target by its name, on its machine."""
+    target = str((report.models.get("target") or {}).get("source") or "unknown target")
+    return f"{shorten(target, TITLE)} on {name(dict(shared)['machine'])}"
+
+
+def _refusal(number: int, earlier: Sequence[tuple[str, str]], own: Sequence[tuple[str, str]]) -> str:
+    """By which facts an earlier group must not be compared with this one."""
+    differing = [what for (what, theirs), (_, mine) in zip(earlier, own, strict=True) if theirs != mine]
+    return f"group {number} ({', '.join(differing)})"
 
 
 def _rows(entries: Sequence[Entry]) -> Iterator[Row]:
@@ -98,9 +123,10 @@ def _rows(entries: Sequence[Entry]) -> Iterator[Row]:
             key = f"{arm.name} {sorted(arm.params.items())}"
             yield {
                 "folder": folder,
-                "made": report.created_at,
+                "made": f"{report.created_at[:10]} {report.created_at[11:16]}",
                 "commit": str(report.harness.get("git_commit") or "")[:10],
                 "arm": name(arm.name),
+                "mechanism": name(mechanism(report, arm.name)),
                 "speedup": numbers.ratio(arm.speedup) if valid else "invalid run",
                 "acceptance length": numbers.length(arm.acceptance_length),
                 "stock verdict": numbers.stock_verdict(arm),

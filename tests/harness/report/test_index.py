@@ -76,6 +76,16 @@ def test_the_incomparable_is_refused_with_the_reason(
         assert len(groups([Entry("a", report), Entry("b", other)])) == 2
 
 
+def test_a_group_says_by_which_facts_it_is_not_compared_with_the_earlier_ones(report: Report) -> None:
+    other = replace(report, division="system", environment={"gpus": [{"name": "NVIDIA H100"}]})
+    first, second = groups([Entry("a", report), Entry("b", other)])
+    assert first.refused == ()
+    assert second.refused == ("group 1 (machine, division)",)
+    assert second.title.endswith(" on NVIDIA H100")
+    page = render_index([Entry("a", report), Entry("b", other)], [])
+    assert "Not compared with group 1 (machine, division)." in page
+
+
 def test_the_page_of_the_committed_reports_links_each_and_escapes_their_text(report: Report) -> None:
     entries, broken = read_entries(REPORTS)
     assert not broken

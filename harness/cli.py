@@ -79,6 +79,9 @@ def build_parser() -> argparse.ArgumentParser:
     from harness.cli_drafters import add_drafters  # noqa: PLC0415 - it is this module's other half
 
     add_drafters(commands, _with_harness_errors)
+    from harness.cli_serving import add_serve  # noqa: PLC0415
+
+    add_serve(commands, _with_harness_errors)
     from harness.claims.commands import register as register_claims  # noqa: PLC0415
 
     register_claims(commands, _measured)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import hashlib
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
 from importlib import metadata
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -176,6 +176,16 @@ class ReferenceSession:
         Raises:
             BackendError: a request cannot be served.
         """
+        with _as_backend_errors():
+            for event in self.events(arm, [_request(r) for r in requests]):
+                yield _step_event(event)
+
+    def events(self, arm: str, requests: Sequence[Request]) -> Generator[Event, None, None]:
+        """What `stream` yields, in the engine's own words; closing it stops the batch.
+
+        Raises:
+            RequestError: a request cannot be served.
+        """
         drafter = self._arms[arm].new_drafter(
             self._recorded, self._target.config.vocab_size, self._bound.get(arm), self._tree_figures.get(arm)
         )
@@ -183,9 +193,7 @@ class ReferenceSession:
             drafter = self._two_level[arm].drafter(drafter, len(requests))
         if arm in self._wrap:
             drafter = self._wrap[arm](drafter)
-        with _as_backend_errors():
-            for event in self._decoders[arm].stream([_request(r) for r in requests], drafter):
-                yield _step_event(event)
+        yield from self._decoders[arm].stream(requests, drafter)
 
     def close(self) -> None:
         """Let go of weights and caches."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from pathlib import Path
 
 import pytest
@@ -31,6 +32,29 @@ def test_the_examples_end_as_they_say(
     told = capsys.readouterr().out
     assert told.startswith(verdict)
     assert "rule that decided" in told
+
+
+README = (REPORTS.parent / "harness" / "README.md").read_text(encoding="utf-8")
+SHOWN = re.findall(r"```\n\$ specpilot-harness (verify-claim .*)\n([\s\S]*?)\$ echo \$\?\n(\d)\n```", README)
+
+
+@pytest.mark.parametrize(("command", "output", "code"), SHOWN, ids=[command for command, _, _ in SHOWN])
+def test_the_readme_shows_what_the_command_prints(
+    command: str,
+    output: str,
+    code: str,
+    capsys: pytest.CaptureFixture[str],
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.chdir(REPORTS.parent)
+    assert main(command.split()) == int(code)
+    assert capsys.readouterr().out == output
+
+
+def test_the_readme_shows_every_verdict_and_a_refused_forced_acceptance() -> None:
+    told = "".join(output for _, output, _ in SHOWN)
+    assert all(word in told for word in ("CONFIRMED", "REFUTED", "NOT COMPARABLE", "INCONCLUSIVE"))
+    assert "rule that decided: acceptance:" in told
 
 
 def test_json_is_the_record(capsys: pytest.CaptureFixture[str]) -> None:

@@ -103,6 +103,9 @@ def build_parser() -> argparse.ArgumentParser:
     from harness.grid.commands import register as register_grid  # noqa: PLC0415
 
     register_grid(commands, _measure_for, lambda arguments: main(["engine", "bench", *arguments]))
+    from agent_loop.commands import register as register_loop  # noqa: PLC0415
+
+    register_loop(commands)
     return parser
 
 

@@ -1,0 +1,229 @@
+"""``specpilot-harness loop``: run or resume a campaign, look at it, at the memory and at the ceiling."""
+
+from __future__ import annotations
+
+import argparse
+import datetime
+import sys
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, TypeVar
+
+from harness import paths
+from harness.errors import EXIT_OK, EXIT_VIOLATED, InvalidRun, UsageError
+
+if TYPE_CHECKING:
+    from agent_loop.campaign import Loop
+    from agent_loop.controller.database import Database
+    from agent_loop.cost_model.ceiling import CeilingModel
+    from agent_loop.protocols import Explorer
+
+Parser = TypeVar("Parser", bound=argparse.ArgumentParser)
+
+
+def register(commands: argparse._SubParsersAction[Parser]) -> None:
+    """Add the command `loop`; each sub-command sets `run`."""
+    loop = commands.add_parser(
+        "loop", help="search for a faster lossless deployment, judged on unseen prompts"
+    )
+    actions = loop.add_subparsers(metavar="ACTION", required=True)
+    for name, text in (
+        ("run", "run a campaign; an unfinished one is continued"),
+        ("resume", "continue a campaign that was interrupted or killed"),
+    ):
+        command = actions.add_parser(name, help=text)
+        command.add_argument("campaign", type=Path, metavar="LOOP.toml")
+        command.add_argument("--out", type=Path, metavar="DIR", help="folder (default: reports/<name>)")
+        command.add_argument(
+            "--memory", type=Path, metavar="FILE", help="mechanism records (default: user's)"
+        )
+        command.add_argument("--controller", type=Path, metavar="DIR", help="folder of keys and evidence")
+        command.add_argument("--evals-dir", type=Path, help="folder with the original evaluation files")
+        command.add_argument("--ceiling", type=Path, metavar="FILE", help="of `loop ceiling --out`")
+        command.add_argument("--plant", type=Path, action="append", default=[], metavar="CANDIDATE.json")
+        command.set_defaults(run=_run, resume=name == "resume")
+    status = actions.add_parser("status", help="where a campaign stands")
+    status.add_argument("folder", type=Path, metavar="DIR")
+    status.set_defaults(run=_status)
+    review = actions.add_parser("review", help="verdict cards of a campaign, and who was caught at what")
+    review.add_argument("folder", type=Path, metavar="DIR")
+    review.set_defaults(run=_review)
+    memory = actions.add_parser("memory", help="mechanism records and their evidence")
+    memory.add_argument("--memory", type=Path, metavar="FILE")
+    memory.set_defaults(run=_memory)
+    ceiling = actions.add_parser(
+        "ceiling", help="where stock's time goes, and what physics would leave of it"
+    )
+    ceiling.add_argument("report", type=Path, metavar="REPORT_DIR", help="a run whose engine tells its steps")
+    ceiling.add_argument("--arm", default="stock", help="(default: %(default)s)")
+    ceiling.add_argument("--out", type=Path, metavar="FILE", help="write it here too, as JSON")
+    ceiling.set_defaults(run=_ceiling)
+
+
+def _run(options: argparse.Namespace) -> int:
+    from agent_loop.assembling import Folders, Parts, make_explorer, open_controller  # noqa: PLC0415
+    from agent_loop.campaign import load_loop  # noqa: PLC0415
+    from agent_loop.executors.local import LocalProcesses  # noqa: PLC0415
+    from agent_loop.executors.protocol import TrialFailed  # noqa: PLC0415
+    from agent_loop.memory.store import Memory  # noqa: PLC0415
+    from agent_loop.reporting import write_report  # noqa: PLC0415
+    from agent_loop.watching import EventTail, Watch  # noqa: PLC0415
+    from harness.storage import locked  # noqa: PLC0415
+
+    loop = load_loop(options.campaign)
+    folders = Folders(options.out or Path("reports") / loop.plan.name)
+    if options.resume and not folders.database.is_file():
+        raise UsageError(f"{folders.root} holds no campaign to resume; use `loop run`")
+    explorers: list[Explorer] = [make_explorer(spec, loop.plan.submissions) for spec in loop.plan.explorers]
+    explorers = [_planted(explorers[0], options.plant), *explorers[1:]]
+    keys = options.controller or paths.controller_dir()
+    with locked(folders.root):
+        floor, found = _floors(loop, options.ceiling)
+        memory = Memory(_memory_file(options))
+        parts = Parts(
+            loop=loop,
+            folders=folders,
+            keys=keys,
+            memory=memory,
+            executor=LocalProcesses(paths.user_cache() / "host.lock", evals_dir=options.evals_dir),
+            floor=floor,
+            ceiling=found,
+            now=_now,
+        )
+        tail = EventTail(folders.events)
+        with Watch(loop) as watch:
+
+            def told(database: Database) -> None:
+                tail.write(database)
+                watch.show(database)
+
+            try:
+                controller = open_controller(parts, told)
+                accepted = controller.run(explorers)
+            except TrialFailed as error:
+                raise InvalidRun(error.said) from None
+            finally:
+                memory.close()
+        write_report(loop, controller.database, folders.root, found)
+        watch.close(controller.database)
+        controller.database.close()
+    print(f"report: {folders.root / 'report.html'} (also summary.json, events.jsonl)")
+    return EXIT_OK if accepted else EXIT_VIOLATED
+
+
+def _planted(explorer: Explorer, files: Sequence[Path]) -> Explorer:
+    """The explorer, which tries candidates from files first."""
+    from agent_loop.explorers.planted import PlantedExplorer  # noqa: PLC0415
+
+    return PlantedExplorer(explorer, files) if files else explorer
+
+
+def _floors(loop: Loop, given: Path | None) -> tuple[Callable[[Any], float], CeilingModel | None]:
+    """What a response takes at least here; 0 where the target has no weights to tell it by."""
+    from agent_loop.cost_model.ceiling import CeilingModel  # noqa: PLC0415
+    from agent_loop.cost_model.floors import response_floor  # noqa: PLC0415
+    from agent_loop.cost_model.machine import measure_machine, model_size  # noqa: PLC0415
+    from harness.codec import from_json  # noqa: PLC0415
+    from harness.models import resolve_model  # noqa: PLC0415
+
+    found = None if given is None else from_json(given.read_bytes(), CeilingModel, str(given))
+    if found is not None:
+        return response_floor(found.machine, found.model), found
+    deployment = loop.job.deployment
+    size = model_size(resolve_model(deployment.target).path, deployment)
+    if size is None:
+        return lambda _: 0.0, None
+    return response_floor(measure_machine(deployment), size), None
+
+
+def _status(options: argparse.Namespace) -> int:
+    from rich.console import Console  # noqa: PLC0415
+
+    from agent_loop.controller.database import Database  # noqa: PLC0415
+    from agent_loop.watching import overview  # noqa: PLC0415
+
+    database = Database(options.folder / "loop.sqlite", str, readonly=True)
+    database.check_chain()
+    Console().print(overview(database))
+    database.close()
+    return EXIT_OK
+
+
+def _review(options: argparse.Namespace) -> int:
+    from agent_loop.controller.database import Database  # noqa: PLC0415
+    from agent_loop.watching import caught, label, plain  # noqa: PLC0415
+
+    database = Database(options.folder / "loop.sqlite", str, readonly=True)
+    database.check_chain()
+    for one in database.candidates():
+        print(f"{one.id} {plain(label(one))}, by {plain(one.explorer)}")
+        for verdict in database.verdicts():
+            if verdict.candidate_id == one.id:
+                print(f"  {verdict.stage}: {verdict.outcome}; {plain(verdict.detail)}")
+    found = caught(database)
+    print(f"{len(found)} candidates were refused for what they are, not for being slow")
+    database.close()
+    return EXIT_OK
+
+
+def _memory(options: argparse.Namespace) -> int:
+    from tabulate import tabulate  # noqa: PLC0415
+
+    from agent_loop.memory.store import Memory, state_of  # noqa: PLC0415
+    from agent_loop.watching import plain  # noqa: PLC0415
+
+    memory = Memory(_memory_file(options))
+    rows = [
+        (
+            one.mechanism.id,
+            plain(one.mechanism.name)[:40],
+            state_of(one),
+            row.deployment,
+            row.outcome,
+            "-"
+            if row.effect is None
+            else f"{row.effect.point:.2f}x [{row.effect.low:.2f}, {row.effect.high:.2f}]",
+            "-" if row.closed is None else f"{row.closed:.0%}",
+        )
+        for one in memory.known(retired=True)
+        for row in one.evidence
+    ]
+    headers = ("record", "mechanism", "state", "deployment", "outcome", "speedup", "gap closed")
+    print(tabulate(rows, headers=headers, disable_numparse=True))
+    memory.close()
+    return EXIT_OK
+
+
+def _ceiling(options: argparse.Namespace) -> int:
+    from agent_loop.cost_model.ceiling import ceiling  # noqa: PLC0415
+    from agent_loop.cost_model.machine import measure_machine, model_size  # noqa: PLC0415
+    from agent_loop.watching import as_json, ceiling_text  # noqa: PLC0415
+    from harness.models import resolve_model  # noqa: PLC0415
+    from harness.oracle.stored import load_run  # noqa: PLC0415
+    from harness.storage import write_atomic  # noqa: PLC0415
+
+    run = load_run(options.report)
+    deployment = run.job.deployment
+    size = model_size(resolve_model(deployment.target).path, deployment)
+    if size is None:
+        raise UsageError(
+            f"deployment {deployment.name}: its target has no weight files here to compute floors from"
+        )
+    try:
+        found = ceiling(run, options.arm, measure_machine(deployment), size)
+    except ValueError as error:
+        raise UsageError(f"{options.report}: {error}") from None
+    print(ceiling_text(found))
+    if options.out is not None:
+        write_atomic(options.out, as_json(found))
+        print(f"wrote {options.out}", file=sys.stderr)
+    return EXIT_OK
+
+
+def _memory_file(options: argparse.Namespace) -> Path:
+    given: Path | None = options.memory
+    return given if given is not None else paths.controller_dir().parent / "memory.sqlite"
+
+
+def _now() -> datetime.datetime:
+    return datetime.datetime.now(datetime.UTC)

@@ -1,0 +1,272 @@
+"""The controller: explorers propose, it tries, measures, spends confirm slots and remembers.
+
+Everything it knows lies in the database and in the folders of the trials, and every step can be made
+twice: a controller that was killed is started again with the same folder and goes on.
+"""
+
+from __future__ import annotations
+
+import queue
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Literal
+
+import msgspec
+
+from agent_loop.controller.confirming import Confirming, confirm
+from agent_loop.controller.controls import check_controls, control_arms
+from agent_loop.controller.database import Database
+from agent_loop.controller.desk import Call, QueueDesk, start
+from agent_loop.controller.policy import check
+from agent_loop.controller.stacking import stacked, variants
+from agent_loop.controller.trials import Bench, run_trial
+from agent_loop.protocols import Brief, Explorer, Recalled
+from agent_loop.records import Candidate, Told, Verdict
+from harness.errors import InvalidRun
+
+State = Literal[
+    "began",
+    "trial",  # public verdicts of a trial are stored
+    "submitted",
+    "explored",  # every explorer of a round has ended
+    "measured",  # public verdicts of a round's submissions are stored
+    "slot-opened",  # a confirm slot is spent
+    "slot-answered",  # the other process has said its line
+    "slot-closed",  # and it is written down
+    "confirmed",  # the verdict is stored
+    "ablated",
+    "remembered",
+    "ended",
+]
+Recall = Callable[[str, int], list[Recalled]]
+Remember = Callable[[Candidate, Verdict], None]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Controller:
+    """One campaign.
+
+    Raises (from `run`):
+        InvalidRun: a control did not read what it must; nothing that was measured can be believed.
+        TrialFailed: the sealed rows could not be made.
+    """
+
+    bench: Bench
+    database: Database
+    brief: Brief
+    unseen: Path
+    keys: Path  # the folder of the sealed campaign's controller
+    recall: Recall
+    remember: Remember
+    told: Callable[[], None] = lambda: None  # after every change, for whoever watches
+    at: Callable[[State], None] = lambda _: None  # told each state; tests end the process there
+    calls: queue.Queue[Call] = field(default_factory=queue.Queue)
+
+    def run(self, explorers: Sequence[Explorer]) -> list[Verdict]:
+        """Run the campaign, or what is left of it; the accepted verdicts."""
+        plan = self.bench.loop.plan
+        self.database.claim("loop", self.bench.loop.hash)
+        if not self.database.events():
+            self.database.tell("began", {"campaign": plan.name, "level": plan.rules.level})
+        self._reached("began")
+        for number in range(plan.rounds):
+            self._explore(explorers, number)
+            self._reached("explored")
+            self._settle(number)
+        self._stack()
+        accepted = self.accepted()
+        for verdict in accepted:
+            self._ablate(verdict)
+        self._remember_all()
+        if not any(event.kind == "ended" for event in self.database.events()):
+            self.database.tell("ended", {"accepted": [one.candidate_id for one in accepted]})
+        self._reached("ended")
+        return accepted
+
+    def accepted(self) -> list[Verdict]:
+        """Verdicts of confirmed candidates, best first."""
+        found = [v for v in self.database.verdicts() if v.stage == "confirm" and v.outcome == "ACCEPT"]
+        return sorted(found, key=lambda v: -(v.effect.low if v.effect is not None else 0.0))
+
+    def _explore(self, explorers: Sequence[Explorer], number: int) -> None:
+        """Answer the explorers of a round until each has ended."""
+        plan = self.bench.loop.plan
+        specs = {one.name: one for one in plan.explorers}
+        running: dict[str, object] = {}
+        for explorer in explorers:
+            spec = specs[explorer.name]
+            worktree = self.bench.folder.parent / "worktrees" / explorer.name
+            desk = QueueDesk(self.calls, explorer.name, self.brief, worktree, spec.budget)
+            seed = spec.seed + 1000 * number + plan.seed
+
+            def work(explorer: Explorer = explorer, desk: QueueDesk = desk, seed: int = seed) -> None:
+                explorer.explore(desk, specs[explorer.name].budget, seed)
+
+            running[explorer.name] = start(explorer.name, work, self.calls)
+        while running:
+            call = self.calls.get()
+            if call.kind == "ended":
+                running.pop(call.explorer, None)
+                if call.payload is not None:
+                    self.database.tell(
+                        "explorer-failed", {"explorer": call.explorer, "error": repr(call.payload)[:500]}
+                    )
+                continue
+            call.answer.put(self._answer(call, number))
+            self.told()
+
+    def _answer(self, call: Call, number: int) -> object:
+        if call.kind == "trial":
+            return self._trial(call.payload)
+        if call.kind == "submit":
+            return self._submit(call.payload, call.explorer, number)
+        if call.kind == "recall":
+            return self.recall(*call.payload)
+        mine = [candidate.id for candidate, _ in self.database.submissions(call.explorer)]
+        later = ("measure", "confirm")
+        return [v.told for v in self.database.verdicts() if v.candidate_id in mine and v.stage in later]
+
+    def _trial(self, candidates: Sequence[Candidate]) -> list[Told]:
+        """Policy, build, losslessness and screen; what was tried before is not tried again."""
+        fresh: dict[str, Candidate] = {}
+        for one in candidates:
+            self.database.add(one)
+            if self.database.last(one.id) is not None:
+                continue
+            finding = check(one, self.bench.loop.trusted)
+            if finding is not None:
+                self.database.decide(
+                    Verdict(
+                        candidate_id=one.id, stage="policy", outcome=finding.outcome, detail=finding.detail
+                    )
+                )
+            else:
+                fresh[one.id] = one
+        if fresh:
+            shape = self.bench.loop.plan.screen
+            for verdict in run_trial(self.bench, "screen", shape, list(fresh.values())):
+                self.database.decide(verdict)
+        self._reached("trial")
+        found = [self.database.last(one.id) for one in candidates]
+        return [verdict.told for verdict in found if verdict is not None]
+
+    def _submit(self, candidate: Candidate, explorer: str, number: int) -> Told:
+        (told,) = self._trial([candidate])
+        if told.passed:
+            self.database.submit(candidate, explorer, number)
+            self._reached("submitted")
+        return told
+
+    def _settle(self, number: int) -> None:
+        """Measure a round's submissions and confirm the best, while slots are left."""
+        mine = [candidate for candidate, when in self.database.submissions() if when == number]
+        mine.sort(key=lambda one: (-self._gain(one), one.id))
+        self._measure(mine[: self.bench.loop.plan.submissions])
+        self._reached("measured")
+        passed = [one for one in mine if self._outcome(one, "measure") == "PASSED"]
+        passed.sort(key=lambda one: (-self._low(one), one.id))
+        for one in passed:
+            self._confirm(one)
+
+    def _measure(self, candidates: Sequence[Candidate]) -> None:
+        """The verdict of "measure" on candidates, controls beside them."""
+        fresh = [one for one in candidates if self.database.verdict(one.id, "measure") is None]
+        if not fresh:
+            return
+        plan = self.bench.loop.plan
+        controls = control_arms(self.bench.loop)
+        verdicts = run_trial(self.bench, "measure", plan.measure, [*fresh, *controls.values()])
+        told = dict(zip(controls, verdicts[len(fresh) :], strict=True))
+        self.database.tell("controls", {name: verdict.detail for name, verdict in told.items()})
+        problem = check_controls(told)
+        if problem is not None:
+            self.database.tell("stopped", {"reason": problem})
+            raise InvalidRun(f"campaign {plan.name} stops: {problem}")
+        for verdict in verdicts[: len(fresh)]:
+            placed = (
+                verdict if verdict.stage == "measure" else msgspec.structs.replace(verdict, stage="measure")
+            )
+            self.database.decide(placed)
+
+    def _confirm(self, candidate: Candidate) -> None:
+        """Spend a slot on a candidate, unless it has its verdict."""
+        if self.database.verdict(candidate.id, "confirm") is None:
+            self.database.decide(confirm(self._confirming, candidate))
+        self._reached("confirmed")
+
+    @property
+    def _confirming(self) -> Confirming:
+        def at(state: Literal["slot-opened", "slot-answered", "slot-closed"]) -> None:
+            self._reached(state)
+
+        return Confirming(bench=self.bench, database=self.database, unseen=self.unseen, keys=self.keys, at=at)
+
+    def _stack(self) -> None:
+        """Try what was accepted together, through the whole cascade, with a slot of its own."""
+        accepted = [self.database.candidate(verdict.candidate_id) for verdict in self.accepted()]
+        together = stacked([one for one in accepted if one is not None], self.bench.loop.stock)
+        if together is None or self.database.verdict(together.id, "confirm") is not None:
+            return
+        if len(self.database.slots()) >= self.bench.loop.plan.rules.confirm_slots:
+            return
+        (told,) = self._trial([together])
+        if told.passed:
+            self._measure([together])
+            if self._outcome(together, "measure") == "PASSED":
+                self._confirm(together)
+
+    def _ablate(self, verdict: Verdict) -> None:
+        """Each changed knob of an accepted candidate off in turn, on public rows."""
+        shape = self.bench.loop.plan.ablate
+        candidate = self.database.candidate(verdict.candidate_id)
+        if shape is None or candidate is None or self.database.verdict(candidate.id, "ablate") is not None:
+            return
+        without = variants(candidate, self.bench.loop.stock)
+        if not without:
+            return
+        for one in without.values():
+            self.database.add(one)
+        verdicts = run_trial(self.bench, "screen", shape, [candidate, *without.values()])
+        whole = verdicts[0].effect
+        parts = [
+            f"{knob} given back: {v.effect.point:.3f}x" if v.effect is not None else f"{knob}: {v.outcome}"
+            for knob, v in zip(without, verdicts[1:], strict=True)
+        ]
+        all_of_it = "" if whole is None else f"all: {whole.point:.3f}x; "
+        self.database.decide(
+            Verdict(
+                candidate_id=candidate.id,
+                stage="ablate",
+                outcome="PASSED",
+                detail=f"public rows, {all_of_it}{'; '.join(parts)}",
+                evidence=verdicts[0].evidence,
+            )
+        )
+        self._reached("ablated")
+
+    def _remember_all(self) -> None:
+        """Every verdict of a confirmation, and every submission that failed before it, into memory."""
+        for candidate, _ in self.database.submissions():
+            verdict = self.database.verdict(candidate.id, "confirm") or self.database.verdict(
+                candidate.id, "measure"
+            )
+            if verdict is not None and verdict.outcome not in ("UNPROVEN", "INFRA", "INVALID"):
+                self.remember(candidate, verdict)
+                self._reached("remembered")
+
+    def _outcome(self, candidate: Candidate, stage: Literal["measure", "confirm"]) -> str | None:
+        verdict = self.database.verdict(candidate.id, stage)
+        return None if verdict is None else verdict.outcome
+
+    def _gain(self, candidate: Candidate) -> float:
+        verdict = self.database.verdict(candidate.id, "screen")
+        return verdict.effect.point if verdict is not None and verdict.effect is not None else 0.0
+
+    def _low(self, candidate: Candidate) -> float:
+        verdict = self.database.verdict(candidate.id, "measure")
+        return verdict.effect.low if verdict is not None and verdict.effect is not None else 0.0
+
+    def _reached(self, state: State) -> None:
+        self.told()
+        self.at(state)

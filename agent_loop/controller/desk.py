@@ -1,0 +1,116 @@
+"""The explorer's side of the controller: calls from its thread, answered by the one that writes.
+
+Budgets are counted here by distinct candidates, whether they were measured now or before a restart, so
+that an explorer that is started anew is told the same things in the same order.
+"""
+
+from __future__ import annotations
+
+import queue
+import threading
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, Literal
+
+from agent_loop.protocols import Brief, BudgetSpent, Recalled
+from agent_loop.records import Budget, Candidate, Spent, Told
+
+Kind = Literal["trial", "submit", "recall", "heard", "ended"]
+
+
+@dataclass(slots=True)
+class Call:
+    """One question, and where its answer goes."""
+
+    kind: Kind
+    explorer: str
+    payload: Any = None
+    answer: queue.Queue[Any] = field(default_factory=lambda: queue.Queue(1))
+
+
+class QueueDesk:
+    """See `agent_loop.protocols.Desk`."""
+
+    def __init__(
+        self, calls: queue.Queue[Call], explorer: str, brief: Brief, worktree: Path, budget: Budget
+    ) -> None:
+        """A desk of one explorer; `calls` is read by the controller."""
+        self._calls = calls
+        self._explorer = explorer
+        self._brief = brief
+        self._worktree = worktree
+        self._budget = budget
+        self._tried: set[str] = set()
+        self._spent = Spent()
+        self._began = time.monotonic()
+
+    @property
+    def brief(self) -> Brief:
+        """See `Desk`."""
+        return self._brief
+
+    @property
+    def worktree(self) -> Path:
+        """See `Desk`."""
+        self._worktree.mkdir(parents=True, exist_ok=True)
+        return self._worktree
+
+    def trial(self, candidates: Sequence[Candidate]) -> list[Told]:
+        """See `Desk`."""
+        new = {one.id for one in candidates} - self._tried
+        self._spend(Spent(trials=len(new)))
+        self._tried |= new
+        found: list[Told] = self._ask("trial", list(candidates))
+        return found
+
+    def recall(self, words: str = "", limit: int = 8) -> list[Recalled]:
+        """See `Desk`."""
+        found: list[Recalled] = self._ask("recall", (words, limit))
+        return found
+
+    def submit(self, candidate: Candidate) -> Told:
+        """See `Desk`."""
+        self._spend(Spent(submissions=1))
+        found: Told = self._ask("submit", candidate)
+        return found
+
+    def heard(self) -> list[Told]:
+        """See `Desk`."""
+        found: list[Told] = self._ask("heard", None)
+        return found
+
+    def _spend(self, more: Spent) -> None:
+        wanted = self._spent.plus(more)
+        timed = Spent(seconds=time.monotonic() - self._began)
+        over = wanted.exceeds(self._budget) or timed.exceeds(self._budget)
+        if over is not None:
+            raise BudgetSpent(over, self._explorer)
+        self._spent = wanted
+
+    def _ask(self, kind: Kind, payload: Any) -> Any:
+        call = Call(kind, self._explorer, payload)
+        self._calls.put(call)
+        found = call.answer.get()
+        if isinstance(found, BaseException):
+            raise found
+        return found
+
+
+def start(name: str, work: Callable[[], None], calls: queue.Queue[Call]) -> threading.Thread:
+    """Run an explorer in its own thread; its end is a call, too, with the error that ended it."""
+
+    def run() -> None:
+        error: BaseException | None = None
+        try:
+            work()
+        except BudgetSpent:
+            pass
+        except Exception as raised:  # noqa: BLE001 - an explorer's fault ends the explorer, not the campaign
+            error = raised
+        calls.put(Call("ended", name, error))
+
+    thread = threading.Thread(target=run, name=f"explorer {name}", daemon=True)
+    thread.start()
+    return thread

@@ -1,0 +1,155 @@
+"""From a run on public rows to the verdict on each candidate. Pure.
+
+The order of the questions is the point: whether everything was answered, whether every token is
+stock's, whether the time is one that physics allows, whether a guardrail is broken, and only then
+whether anything was gained.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Sequence
+
+from agent_loop.campaign import Rules
+from agent_loop.records import Effect, Outcome, Stage, Verdict
+from harness.oracle.stored import StoredRun
+from harness.records import Response
+from harness.results import ArmResult, Report
+from harness.stats.equivalence import has_width
+from harness.stats.sign_flip import launch_log_ratios, sign_flip_p
+
+Floor = Callable[[Response], float]  # seconds that this response takes at least, on this machine
+INERT = "speculation was off"
+LEAST_DECODED = 1e-9
+
+
+def judge(run: StoredRun, arm: str, stage: Stage, rules: Rules, floor: Floor) -> Verdict:
+    """The verdict of "screen" (lossless and not slower) or "measure" (surely faster) on one arm.
+
+    Args:
+        run: finished, with an arm "stock".
+        arm: the candidate's.
+        stage: which one, for the record.
+        rules: margins of the guardrails.
+        floor: of the cost model.
+    """
+    report = run.report
+    found = next(one for one in report.arms if one.name == arm)
+    stock = next(one for one in report.arms if one.name == "stock")
+    outcome, detail = _outcome(run, found, stock, stage, rules, floor)
+    told = found.losslessness
+    return Verdict(
+        candidate_id="",  # the caller's to fill: an arm does not know whose it is
+        stage="lossless" if outcome in ("LOSSY", "LOSSY_DISTRIBUTION", "INCOMPLETE") else stage,
+        outcome=outcome,
+        detail=detail,
+        effect=effect(report, found),
+        acceptance_length=found.acceptance_length,
+        tokens=0 if told is None else told.tokens,
+        mismatches=0 if told is None else told.mismatches,
+        near_ties=0 if told is None else told.near_ties,
+    )
+
+
+def effect(report: Report, arm: ArmResult) -> Effect | None:
+    """Speedup over stock with its interval; None where the run gives none."""
+    if arm.speedup is None:
+        return None
+    ratios = launch_log_ratios(report.timeline, "stock", arm.name)
+    return Effect(
+        point=arm.speedup.point,
+        low=arm.speedup.low,
+        high=arm.speedup.high,
+        confidence=arm.speedup.confidence,
+        blocks=arm.speedup.launches,
+        p_value=sign_flip_p(ratios) if ratios else None,
+    )
+
+
+def culprits(report: Report) -> dict[str, tuple[Outcome, str]]:
+    """Arms for whose sake alone a whole run is invalid, with the verdict on each.
+
+    Such an arm must not take the others with it: they are run again without it.
+    """
+    found: dict[str, tuple[Outcome, str]] = {}
+    for arm in report.arms:
+        if arm.kind == "stock":
+            continue
+        if arm.failed:
+            found[arm.name] = ("INCOMPLETE", f"{arm.failed} of {arm.requests} requests failed")
+        elif any(reason.startswith(f"arm {arm.name}:") and INERT in reason for reason in report.reasons):
+            found[arm.name] = ("NO_GAIN", "inert: not one token was drafted")
+    return found
+
+
+def below_floor(responses: Sequence[Response], floor: Floor) -> Response | None:
+    """The first response that came faster than physics allows."""
+    return next(
+        (one for one in responses if one.end_ns is not None and one.end_ns / 1e9 < floor(one)),
+        None,
+    )
+
+
+def _outcome(  # noqa: PLR0911 - one question a line, in order
+    run: StoredRun, arm: ArmResult, stock: ArmResult, stage: Stage, rules: Rules, floor: Floor
+) -> tuple[Outcome, str]:
+    report = run.report
+    if arm.failed:
+        return "INCOMPLETE", f"{arm.failed} of {arm.requests} requests failed"
+    lossless = arm.losslessness
+    if lossless is None or lossless.stock_verdict == "not-judged":
+        return "INVALID", "the oracle gave no verdict"
+    if lossless.stock_verdict == "violated":
+        return _lossy(run, arm)
+    bad = next((a for a in report.audits if a.passed is False and a.name.endswith(f": {arm.name}")), None)
+    if bad is not None:
+        return "CHEAT", f"audit failed: {bad.name.removesuffix(f': {arm.name}')}: {bad.detail}"
+    quick = below_floor([r for r in run.responses if r.arm == arm.name], floor)
+    if quick is not None:
+        took, least = (quick.end_ns or 0) / 1e6, floor(quick) * 1e3
+        return "BELOW_CEILING", f"answered in {took:.1f} ms what takes at least {least:.1f} ms here"
+    if report.status != "valid" or arm.speedup is None:
+        return "INVALID", "; ".join(report.reasons) or "no speedup could be computed"
+    worse = _guardrail(arm, stock, rules)
+    if worse is not None:
+        return "REGRESSION", worse
+    return _gain(arm, stage, rules)
+
+
+def _lossy(run: StoredRun, arm: ArmResult) -> tuple[Outcome, str]:
+    lossless = arm.losslessness
+    if not run.job.plan.sampling.greedy:
+        return "LOSSY_DISTRIBUTION", "the emitted tokens are not distributed as stock's"
+    if lossless is not None and lossless.mismatches == lossless.near_ties:
+        return "LOSSY", "the output ends where stock's does not"
+    wrong = 0 if lossless is None else lossless.mismatches
+    total = 0 if lossless is None else lossless.tokens
+    return "LOSSY", f"{wrong} of {total} emitted tokens are not stock's"
+
+
+def _guardrail(arm: ArmResult, stock: ArmResult, rules: Rules) -> str | None:
+    """The first guardrail that is broken."""
+    mine, theirs = arm.latency, stock.latency
+    if mine is None or theirs is None:
+        return "latency could not be measured"
+    limits = (
+        ("time to first token", mine.ttft_median, theirs.ttft_median, rules.ttft_margin),
+        ("90 % quantile of the request", mine.e2e_p90, theirs.e2e_p90, rules.tail_margin),
+    )
+    for what, value, before, margin in limits:
+        if value > before * (1.0 + margin):
+            return f"{what}: {value:.1f} ms, stock {before:.1f} ms, margin {margin:.0%}"
+    return None
+
+
+def _gain(arm: ArmResult, stage: Stage, rules: Rules) -> tuple[Outcome, str]:
+    speedup = arm.speedup
+    if speedup is None or not math.isfinite(speedup.point):
+        return "INVALID", "no speedup could be computed"
+    limit = 1.0 + rules.gain
+    told = f"{speedup.point:.3f}x [{speedup.low:.3f}, {speedup.high:.3f}] over stock on public rows"
+    if speedup.point <= limit:
+        return "NO_GAIN", told
+    if stage == "measure" and (not has_width(speedup) or speedup.low <= limit):
+        return "INCONCLUSIVE", told
+    return "PASSED", told

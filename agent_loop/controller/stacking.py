@@ -1,0 +1,81 @@
+"""Accepted candidates together, and each without its parts. Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+
+from agent_loop.records import Candidate, Hypothesis
+from harness.plan import ArmSpec, Param
+
+LARGEST = 4  # candidates in one stack
+
+
+def changes(candidate: Candidate, stock: ArmSpec) -> Mapping[str, Param | None]:
+    """Parameters that differ from stock's; None is one that was taken away."""
+    names = sorted({*candidate.params, *stock.params})
+    return {
+        name: candidate.params.get(name)
+        for name in names
+        if candidate.params.get(name) != stock.params.get(name)
+    }
+
+
+def stacked(accepted: Sequence[Candidate], stock: ArmSpec) -> Candidate | None:
+    """The candidates that change different knobs of stock's backend, as one; None where fewer than two do.
+
+    Args:
+        accepted: best first; one that touches a knob of a better one is left out.
+        stock: the arm that all of them change.
+    """
+    params, parts = dict(stock.params), []
+    touched: set[str] = set()
+    for one in accepted:
+        changed = changes(one, stock)
+        if one.patch is not None or one.backend != stock.backend or touched & set(changed):
+            continue
+        for name, value in changed.items():
+            if value is None:
+                params.pop(name, None)
+            else:
+                params[name] = value
+        touched |= set(changed)
+        parts.append(one)
+        if len(parts) == LARGEST:
+            break
+    if len(parts) < 2:
+        return None
+    return Candidate(
+        name=" + ".join(one.name for one in parts)[:80],
+        backend=stock.backend,
+        params=params,
+        hypothesis=Hypothesis(
+            mechanism="stack", explanation="accepted candidates that change different knobs"
+        ),
+        origin="merge",
+        explorer="controller",
+        parents=tuple(one.id for one in parts),
+    )
+
+
+def variants(candidate: Candidate, stock: ArmSpec) -> Mapping[str, Candidate]:
+    """The candidate with one changed knob given back to stock, by knob; none for a single change."""
+    changed = changes(candidate, stock)
+    if candidate.patch is not None or candidate.backend != stock.backend or len(changed) < 2:
+        return {}
+    found = {}
+    for name in changed:
+        params = dict(candidate.params)
+        if name in stock.params:
+            params[name] = stock.params[name]
+        else:
+            params.pop(name, None)
+        found[name] = Candidate(
+            name=f"{candidate.name} without {name}"[:80],
+            backend=candidate.backend,
+            params=params,
+            hypothesis=Hypothesis(mechanism="ablation"),
+            origin="ablation",
+            explorer="controller",
+            parents=(candidate.id,),
+        )
+    return found

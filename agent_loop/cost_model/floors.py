@@ -1,0 +1,56 @@
+"""What a response takes at least on a machine, whoever computes it. Pure.
+
+Two facts bound it: the prompt's tokens need two operations a weight each, and every verify step reads
+all weights once. Steps are at least as many as the largest block allows. A response that came faster
+did not compute what it says: it is quarantined, never celebrated.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+
+from harness.codec import Record
+from harness.records import Response
+
+LARGEST_BLOCK = 65  # tokens of one verify step, over every mechanism known here
+SLACK = 0.5  # of the measured peaks: they are measured, not guaranteed
+
+
+class Machine(Record, frozen=True):
+    """Peaks of this machine, measured."""
+
+    bytes_per_s: float  # reading memory
+    flops_per_s: float  # matrix product in the deployment's number format
+    launch_s: float  # starting one operation
+    how: str
+
+
+class ModelSize(Record, frozen=True):
+    """What a step of the target must do."""
+
+    parameters: int  # in matrix products
+    weight_bytes: int  # read by a step
+
+
+def prefill_floor_s(machine: Machine, model: ModelSize, prompt_tokens: int) -> float:
+    """Least seconds to process a prompt."""
+    compute = 2.0 * model.parameters * prompt_tokens / machine.flops_per_s
+    return max(compute, model.weight_bytes / machine.bytes_per_s)
+
+
+def step_floor_s(machine: Machine, model: ModelSize, rows: int) -> float:
+    """Least seconds of a verify step of so many rows."""
+    compute = 2.0 * model.parameters * rows / machine.flops_per_s
+    return max(compute, model.weight_bytes / machine.bytes_per_s)
+
+
+def response_floor(machine: Machine, model: ModelSize) -> Callable[[Response], float]:
+    """Least seconds of a response, by half of the measured peaks and the largest block there is."""
+
+    def floor(response: Response) -> float:
+        steps = math.ceil(max(0, len(response.token_ids) - 1) / LARGEST_BLOCK)
+        least = prefill_floor_s(machine, model, response.prompt_tokens)
+        return SLACK * (least + steps * step_floor_s(machine, model, 1))
+
+    return floor

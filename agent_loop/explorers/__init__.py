@@ -1,0 +1,1 @@
+"""Who proposes: offline search, and language models."""

@@ -1,0 +1,1 @@
+"""What was learned: mechanism records with preconditions and measured effects."""

@@ -1,0 +1,104 @@
+"""From verdicts to records, and from records to what an explorer is told."""
+
+from __future__ import annotations
+
+import datetime
+from collections.abc import Callable
+
+from agent_loop.cost_model.ceiling import CeilingModel
+from agent_loop.memory.records import Evidence, Mechanism, closed_share, preconditions_for, traits_of
+from agent_loop.memory.retrieval import retrieve
+from agent_loop.memory.store import Memory, ages
+from agent_loop.protocols import Recalled
+from agent_loop.records import Candidate, Verdict
+from harness.environment import ROOT, sources_digest
+from harness.plan import Job
+
+
+def rememberer(
+    memory: Memory,
+    job: Job,
+    ceiling: CeilingModel | None,
+    campaign: str,
+    now: Callable[[], datetime.datetime],
+) -> Callable[[Candidate, Verdict], None]:
+    """Puts a verdict into the memory; a second time it changes nothing."""
+    traits = traits_of(job)
+    harness = sources_digest(ROOT)
+
+    def remember(candidate: Candidate, verdict: Verdict) -> None:
+        if any(
+            row.campaign == campaign
+            for one in memory.known(retired=True)
+            for row in one.evidence
+            if row.mechanism == candidate.id
+        ):
+            return
+        mechanism = Mechanism(
+            schema="mechanism/1",
+            name=candidate.hypothesis.mechanism,
+            gap=candidate.hypothesis.gap,
+            explanation=candidate.hypothesis.explanation,
+            backend=candidate.backend,
+            params=candidate.params,
+            patch=candidate.patch,
+            preconditions=preconditions_for(candidate.backend, candidate.params, traits),
+            derived_from=candidate.parents,
+        )
+        effect = verdict.effect if verdict.stage == "confirm" else None
+        share = None if ceiling is None else ceiling.closable_share
+        closed = None if effect is None else closed_share(effect, share)
+        row = Evidence(
+            mechanism=candidate.id,
+            campaign=campaign,
+            deployment=f"{job.deployment.name}/{job.plan.name}",
+            traits=traits,
+            date=now().isoformat(timespec="seconds"),
+            outcome=verdict.outcome,
+            detail=verdict.detail,
+            effect=effect,
+            closed=None if closed is None else closed[0],
+            closed_low=None if closed is None else closed[1],
+            closed_high=None if closed is None else closed[2],
+            gap_share=share,
+            harness=harness,
+        )
+        memory.add(mechanism, row)
+
+    return remember
+
+
+def recaller(
+    memory: Memory, job: Job, ceiling: CeilingModel | None, now: Callable[[], datetime.datetime]
+) -> Callable[[str, int], list[Recalled]]:
+    """Answers an explorer's question from the memory."""
+    traits = traits_of(job)
+    gaps = {} if ceiling is None else {"": ceiling.closable_share}
+    if ceiling is not None:
+        gaps |= {gap.component: gap.share * ceiling.closable_share for gap in ceiling.gaps}
+
+    def recall(words: str, limit: int) -> list[Recalled]:
+        known = memory.known()
+        wanted = words.lower().split()
+        chosen = [
+            one
+            for one in known
+            if all(word in f"{one.mechanism.name} {one.mechanism.explanation}".lower() for word in wanted)
+        ]
+        return [
+            Recalled(
+                record=match.mechanism.id,
+                mechanism=match.mechanism.name,
+                explanation=match.mechanism.explanation,
+                backend=match.mechanism.backend,
+                params=match.mechanism.params,
+                patch=match.mechanism.patch,
+                score=match.score,
+                expected_speedup=match.expected_speedup,
+                unknown=match.unknown,
+                warnings=match.warnings,
+            )
+            for match in retrieve(chosen, traits, gaps, ages(known, now()), memory.conflicts(), limit)
+        ]
+
+    return recall

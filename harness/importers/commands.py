@@ -8,7 +8,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, TypeVar
 
-from harness.errors import EXIT_OK
+from harness.errors import EXIT_OK, UsageError
 
 if TYPE_CHECKING:
     from harness.importers.headlines import Headlines
@@ -30,6 +30,13 @@ def register(commands: argparse._SubParsersAction[Parser]) -> None:
     add("--tokenizer", type=Path, metavar="FOLDER", help="show what re-tokenising the baseline alone does")
     add("--claim", type=Path, metavar="FILE.toml", help="write a claim of what the file says")
     add("--who", default="unknown", help="of the claim (default: %(default)s)")
+    add(
+        "--report",
+        type=Path,
+        metavar="DIR",
+        help="with --baseline: write headlines.md, .html and .json there",
+    )
+    add("--note", default="", help="of the report, in words of your own")
     add("--json", action="store_true", help="print as JSON, without the requests")
     command.set_defaults(run=_import)
 
@@ -49,11 +56,27 @@ def _import(options: argparse.Namespace) -> int:
     recount = None if options.tokenizer is None else _recount(options.tokenizer)
     found = None if baseline is None else headlines(baseline, method, recount)
     read = [method] if baseline is None else [baseline, method]
+    if options.report is not None:
+        if baseline is None or found is None:
+            raise UsageError("--report needs --baseline: one file alone has no headlines")
+        _write(options.report, baseline, method, found, options.note)
+        return EXIT_OK
     if options.json:
         print(json.dumps(_plain(read, found), indent=2))
         return EXIT_OK
     print("\n\n".join([*map(_described, read), *([] if found is None else [_told(found)])]))
     return EXIT_OK
+
+
+def _write(folder: Path, baseline: Imported, method: Imported, found: Headlines, note: str) -> None:
+    from harness.importers.page import render_markdown, render_page  # noqa: PLC0415
+    from harness.storage import write_atomic  # noqa: PLC0415
+
+    write_atomic(folder / "headlines.md", render_markdown(baseline, method, found, note))
+    write_atomic(folder / "headlines.html", render_page(baseline, method, found, note))
+    plain = json.dumps(_plain([baseline, method], found), indent=2)
+    write_atomic(folder / "headlines.json", plain + "\n")
+    print(f"wrote headlines.md, headlines.html and headlines.json to {folder}")
 
 
 def _recount(folder: Path) -> Callable[[str], int]:
@@ -80,15 +103,9 @@ def _described(found: Imported) -> str:
 def _told(found: Headlines) -> str:
     from tabulate import tabulate  # noqa: PLC0415
 
-    rows = [
-        {
-            "headline": one.name,
-            "speedup": f"{one.speedup:.3f}x",
-            "used by": one.used_by,
-            "what it is": one.formula,
-        }
-        for one in found.found
-    ]
+    from harness.importers.words import headline_rows  # noqa: PLC0415
+
+    rows = headline_rows(found)
     lines = [
         f"The same data, {len(found.found)} headlines "
         f"({found.requests} requests in both, {found.left_out} left out):",
@@ -118,5 +135,6 @@ def _plain(read: list[Imported], found: Headlines | None) -> dict[str, object]:
         plain["headlines"] = [one._asdict() for one in found.found]
         plain["requests"], plain["left_out"] = found.requests, found.left_out
         plain["token_difference"] = found.token_difference
+        plain["without_first"] = found.without_first
         plain["acceptance_length"] = None if found.lengths is None else found.lengths._asdict()
     return plain

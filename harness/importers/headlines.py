@@ -43,11 +43,13 @@ class Headlines(NamedTuple):
     token_difference: int  # tokens of the method minus tokens of the baseline
     found: tuple[Headline, ...]
     lengths: Lengths | None
+    without_first: float | None  # total-time ratio without the baseline's first request; None: only one
 
 
 class _Paired(NamedTuple):
     """Seconds and tokens of the same requests, [requests]."""
 
+    keys: tuple[str, ...]
     base_s: Floats
     base_tokens: Floats
     spec_s: Floats
@@ -110,6 +112,7 @@ def headlines(baseline: Imported, method: Imported, recount: Recount | None = No
         token_difference=int(paired.spec_tokens.sum() - paired.base_tokens.sum()),
         found=tuple(one._replace(speedup=float(one.speedup)) for one in found),
         lengths=_lengths(method),
+        without_first=_without_first(paired, _first(baseline, paired.keys)),
     )
 
 
@@ -135,6 +138,7 @@ def _pair(baseline: Imported, method: Imported, recount: Recount | None) -> tupl
     left_out = max(len(baseline.requests), len(method.requests)) - len(keys)
     return (
         _Paired(
+            tuple(keys),
             np.array([base[key].seconds for key in keys], dtype=np.float64),
             np.array([base[key].output_tokens for key in keys], dtype=np.float64),
             np.array([own[key].seconds for key in keys], dtype=np.float64),
@@ -143,6 +147,20 @@ def _pair(baseline: Imported, method: Imported, recount: Recount | None) -> tupl
         ),
         left_out,
     )
+
+
+def _first(baseline: Imported, keys: Sequence[str]) -> int:
+    """Place of the request that the baseline answered first."""
+    order = [one.key for one in baseline.requests if one.key in keys]
+    return list(keys).index(str(order[0]))
+
+
+def _without_first(paired: _Paired, first: int) -> float | None:
+    kept = np.arange(len(paired.base_s)) != first
+    if not kept.any():
+        return None
+    spec_rate = paired.spec_tokens[kept].sum() / paired.spec_s[kept].sum()
+    return float(spec_rate / (paired.base_tokens[kept].sum() / paired.base_s[kept].sum()))
 
 
 def _lengths(method: Imported) -> Lengths | None:

@@ -126,6 +126,7 @@ def _settings(deployment: Deployment, arm: ArmSpec, version: str) -> dict[str, A
     return {
         "engine": "specpilot-harness",
         "version": version,
+        "sampling_defaults": "openai",
         "settings": {
             "model_config.dtype": deployment.target.dtype,
             "model_config.max_model_len": deployment.context_length,

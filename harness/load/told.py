@@ -2,13 +2,15 @@
 
 vLLM tells its configuration at /server_info in its development mode only (VLLM_SERVER_DEV_MODE=1);
 SGLang always, at /server_info (formerly /get_server_info). Both may take sampling defaults from the
-model's generation_config.json; a request that names every field leaves them nothing to act on.
+model's generation_config.json; a request that names every field leaves them nothing to act on. Any other
+server may name itself there: {"engine", "version", "sampling_defaults", "settings"}, the settings under
+vLLM's names ("speculative_config.method").
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any, Literal
+from typing import Any
 
 from harness.codec import Record
 
@@ -34,7 +36,7 @@ SGLANG = (
 class Told(Record, frozen=True):
     """A server's own words."""
 
-    engine: Literal["vllm", "sglang"] | None = None
+    engine: str | None = None  # "vllm", "sglang", or what another server calls itself
     version: str | None = None
     defaults_from: str | None = None  # where its sampling defaults come from
     defaults: dict[str, Any] | None = None  # sampling fields that it would set by itself, without those
@@ -49,6 +51,8 @@ def read_told(info: Any, model_info: Any) -> Told:
         return _vllm(info["vllm_config"])
     if "model_path" in info:
         return _sglang(info, model_info if isinstance(model_info, Mapping) else {})
+    if isinstance(info.get("engine"), str):
+        return _named(info)
     return Told()
 
 
@@ -89,6 +93,17 @@ def _sglang(info: Mapping[str, Any], model_info: Mapping[str, Any]) -> Told:
         if source not in (None, "model")
         else None,
         settings={name: _plain(info[name]) for name in SGLANG if name in info},
+    )
+
+
+def _named(info: Mapping[str, Any]) -> Told:
+    source = _text(info.get("sampling_defaults"))
+    return Told(
+        engine=info["engine"],
+        version=_text(info.get("version")),
+        defaults_from=source,
+        defaults={} if source == "openai" else None,
+        settings={name: _plain(value) for name, value in _section(info, "settings").items()},
     )
 
 

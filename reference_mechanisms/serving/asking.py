@@ -186,7 +186,7 @@ def _hold_prompt(prompt: Sequence[int], most: int, served: Served, field: str) -
         raise Refusal(f"`{field}` is empty; give at least one token", field)
     _hold_ids(prompt, served, field)
     if len(prompt) + most > served.context_length:
-        asked = f"a prompt of {len(prompt)} tokens and `max_tokens` = {most}"
+        asked = f"`{field}` of {len(prompt)} tokens and `max_tokens` = {most}"
         long = len(prompt) >= served.context_length
         raise Refusal(
             f"{asked} do not fit the context of {served.context_length}; shorten one of them",

@@ -112,17 +112,17 @@ def _serve(options: argparse.Namespace, open_wanted: Callable[[Wanted], Opened])
         params=_params(options.arm, options.mechanism),
         served_name=options.served_model,
     )
-    bound = bind(options.host, options.port)
-    opened = open_wanted(wanted)
     edge = Edge(time.time, lambda: secrets.token_hex(12), lambda: secrets.randbits(31))
-    server = Server(opened, edge, options.queue)
-    host, port = bound.getsockname()[:2]
-    told = f"[{host}]" if ":" in host else host
-    print(f"{opened.about.served.name} at http://{told}:{port}/v1, until interrupted", flush=True)
-    try:
-        server.run(bound)
-    except KeyboardInterrupt:
-        print("stopped", flush=True)
+    with bind(options.host, options.port) as bound:
+        opened = open_wanted(wanted)
+        server = Server(opened, edge, options.queue)
+        host, port = bound.getsockname()[:2]
+        told = f"[{host}]" if ":" in host else host
+        print(f"{opened.about.served.name} at http://{told}:{port}/v1, until interrupted", flush=True)
+        try:
+            server.run(bound)
+        except KeyboardInterrupt:
+            print("stopped", flush=True)
     return EXIT_OK
 
 

@@ -111,6 +111,7 @@ def bind(host: str, port: int) -> socket.socket:
     Raises:
         ChoiceError: the address is taken or is not this machine's.
     """
+    bound = None
     try:
         family, kind, protocol, _, address = socket.getaddrinfo(
             host, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE
@@ -119,5 +120,7 @@ def bind(host: str, port: int) -> socket.socket:
         bound.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         bound.bind(address)
     except OSError as error:
+        if bound is not None:
+            bound.close()
         raise ChoiceError(f"--host {host} --port {port}: {error}; give another") from None
     return bound

@@ -37,6 +37,27 @@ SGLANG: dict[str, Any] = {
 }
 
 
+def test_another_server_may_name_itself() -> None:
+    told = read_told(
+        {
+            "engine": "ours",
+            "version": "1",
+            "sampling_defaults": "openai",
+            "settings": {"speculative_config.method": "ngram", "odd": [1]},
+        },
+        None,
+    )
+    assert told == Told(
+        engine="ours",
+        version="1",
+        defaults_from="openai",
+        defaults={},
+        settings={"speculative_config.method": "ngram", "odd": "[1]"},
+    )
+    assert read_told({"engine": 3}, None) == Told()
+    assert read_told({"engine": "ours"}, None) == Told(engine="ours")
+
+
 def test_vllm_tells_its_settings_in_development_mode() -> None:
     told = read_told(VLLM, None)
     assert (told.engine, told.defaults_from, told.defaults) == ("vllm", "auto", None)

@@ -1,0 +1,68 @@
+"""Pieces of a stream against the text of the whole."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from transformers import AutoTokenizer
+
+from reference_mechanisms.engine.stops import Cut, cut, ending_of, visible_text
+from reference_mechanisms.request import Sampling
+from reference_mechanisms.serving.text import HuggingFaceText, TextStream
+from tests.harness.tiny import EOS, write_tokenizer
+
+
+@pytest.fixture(scope="module")
+def text(tmp_path_factory: pytest.TempPathFactory) -> HuggingFaceText:
+    folder: Path = write_tokenizer(tmp_path_factory.mktemp("text"))
+    return HuggingFaceText(AutoTokenizer.from_pretrained(folder))
+
+
+PIECES = st.lists(
+    st.lists(
+        st.sampled_from([*range(60, 72), 195, 169, 226, 130, 172, 240, 256, EOS]), min_size=1, max_size=5
+    ),
+    min_size=1,
+    max_size=12,
+)
+STOPS = st.lists(st.text(alphabet="abcdeéA€", min_size=1, max_size=3), max_size=3)
+
+
+@settings(max_examples=150, deadline=None)
+@given(blocks=PIECES, stops=STOPS, least=st.integers(0, 4))
+def test_pieces_are_the_whole(
+    text: HuggingFaceText, blocks: list[list[int]], stops: list[str], least: int
+) -> None:
+    sampling = Sampling(max_tokens=100, min_tokens=least, stop=tuple(stops))
+    ending = ending_of(sampling, (EOS,))
+    stream, told, emitted = TextStream(text.decode, stops), "", list[int]()
+    for number, block in enumerate(blocks):
+        found = cut(emitted, block, ending, text.decode)
+        if number == len(blocks) - 1 and found.finish_reason is None:
+            found = Cut(found.token_ids, "length")
+        emitted += found.token_ids
+        if found.finish_reason is None:
+            told += stream.push(found.token_ids)
+            continue
+        whole = visible_text(emitted, ending, text.decode)
+        assert whole.startswith(told)
+        assert told + stream.finish(whole) == whole
+        return
+
+
+def test_what_is_certain_is_told_at_once(text: HuggingFaceText) -> None:
+    a, b, c = text.encode("abc", special=False)
+    stream = TextStream(text.decode, ("cd",))
+    assert stream.push([a, b]) == "ab"
+    assert stream.push([c]) == ""  # may begin the stop string
+    assert stream.push([a]) == "ca"
+
+
+def test_half_a_character_waits(text: HuggingFaceText) -> None:
+    first, second = text.encode("é", special=False)
+    stream = TextStream(text.decode, ())
+    assert stream.push([first]) == ""
+    assert stream.push([second]) == "é"

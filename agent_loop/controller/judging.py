@@ -20,7 +20,7 @@ from harness.stats.sign_flip import launch_log_ratios, sign_flip_p
 
 Floor = Callable[[Response], float]  # seconds that this response takes at least, on this machine
 INERT = "speculation was off"
-LEAST_DECODED = 1e-9
+CLOCK_MS = 1.0  # by which a latency may grow unseen, whatever the margin: short ones are mostly noise
 
 
 def judge(run: StoredRun, arm: str, stage: Stage, rules: Rules, floor: Floor) -> Verdict:
@@ -102,6 +102,8 @@ def _outcome(  # noqa: PLR0911 - one question a line, in order
     if lossless.stock_verdict == "violated":
         return _lossy(run, arm)
     bad = next((a for a in report.audits if a.passed is False and a.name.endswith(f": {arm.name}")), None)
+    if bad is not None and bad.name.startswith("speculation on"):
+        return "NO_GAIN", f"inert: {bad.detail}"
     if bad is not None:
         return "CHEAT", f"audit failed: {bad.name.removesuffix(f': {arm.name}')}: {bad.detail}"
     quick = below_floor([r for r in run.responses if r.arm == arm.name], floor)
@@ -137,7 +139,7 @@ def _guardrail(arm: ArmResult, stock: ArmResult, rules: Rules) -> str | None:
         ("90 % quantile of the request", mine.e2e_p90, theirs.e2e_p90, rules.tail_margin),
     )
     for what, value, before, margin in limits:
-        if value > before * (1.0 + margin):
+        if value > before * (1.0 + margin) + CLOCK_MS:
             return f"{what}: {value:.1f} ms, stock {before:.1f} ms, margin {margin:.0%}"
     return None
 

@@ -1,9 +1,10 @@
 """From a cell to the runs that measure it: stock is tuned first, then told as released and as tuned.
 
-A cell has three parts, each a run folder of its own. `tune`: vLLM against itself at other draft lengths,
-on prompts that are in no evaluation set. `servers`: vLLM plain, as released, and tuned. `mechanisms`: the
-reference engine, plain and with the drafter, every draft verified by the same target. Where the arms of a
-part do not fit the GPU together, each gets a run beside an `ar` of its own.
+A cell has three parts, each a run folder of its own. `tune`: vLLM at other draft lengths, graphs and
+attention backends (`harness.grid.tuning`), on prompts that are in no evaluation set. `servers`: vLLM plain,
+as released, and tuned. `mechanisms`: the reference engine, plain and with the drafter, every draft verified
+by the same target. Where the arms of a part do not fit the GPU together, each gets a run beside an `ar` of
+its own.
 """
 
 from __future__ import annotations
@@ -14,6 +15,7 @@ from typing import Literal, NamedTuple
 
 from harness.errors import UsageError
 from harness.grid.records import BF16, Cell, GridGpu
+from harness.grid.tuning import Setting
 from harness.plan import (
     ArmSpec,
     Deployment,
@@ -30,7 +32,6 @@ from harness.records import Sampling
 Part = Literal["tune", "servers", "mechanisms"]
 VLLM = "harness.backends.vllm_managed:open_session"
 REFERENCE = "reference_mechanisms.backend:open_session"
-TUNE_DRAFTS = (1, 2, 3, 5, 7, 10, 15)
 MAX_TOKENS = 512
 TUNE_TOKENS = 128
 CONTEXT = 4096
@@ -60,34 +61,33 @@ class Planned(NamedTuple):
     seconds: float  # about
 
 
-def tune_jobs(cell: Cell, gpu: GridGpu, pins: Pins) -> tuple[Planned, ...]:
-    """A short run for each draft length, plain vLLM beside it.
+def tune_job(cell: Cell, gpu: GridGpu, pins: Pins, setting: Setting) -> Planned:
+    """A short run of stock under a setting, plain vLLM under the same beside it.
 
     Raises:
         TooLarge: two copies of the target do not fit the GPU.
     """
-    lengths = [k for k in TUNE_DRAFTS if k <= cell.drafter.drafts]
-    lengths = sorted({*lengths, cell.drafter.drafts})
-    plans = []
-    for k in lengths:
-        arms = (_vllm_ar(cell, 2), _vllm_stock(cell, pins, f"k{k}", "stock", k, 2))
-        _refuse_too_large(cell, gpu, 2)
-        plans.append(_planned(cell, gpu, pins, f"tune-k{k}", "tune", arms))
-    return tuple(plans)
+    _refuse_too_large(cell, gpu, 2)
+    arms = (_vllm_ar(cell, 2, setting), _vllm_stock(cell, pins, setting.name, "stock", setting, 2))
+    return _planned(cell, gpu, pins, f"tune-{setting.name}", "tune", arms)
 
 
-def server_jobs(cell: Cell, gpu: GridGpu, pins: Pins, tuned: int) -> tuple[Planned, ...]:
-    """Plain, released and tuned stock in one run, or in two where three do not fit.
+def server_jobs(cell: Cell, gpu: GridGpu, pins: Pins, tuned: Setting) -> tuple[Planned, ...]:
+    """Plain, released and tuned stock in one run; in two where they do not fit or do not run alike.
+
+    Speculation is divided by plain decoding with the same graphs and attention, never with others.
 
     Raises:
         TooLarge: two copies of the target do not fit the GPU.
     """
-    different = tuned != cell.drafter.drafts
-    together = 3 if different else 2
-    stock = [("stock", "stock", cell.drafter.drafts)] + ([("tuned", "candidate", tuned)] if different else [])
-    if _fit(cell, gpu, together):
-        arms = [_vllm_ar(cell, together)]
-        arms += [_vllm_stock(cell, pins, name, kind, k, together) for name, kind, k in stock]
+    released = Setting(cell.drafter.drafts)
+    stock = [("stock", "stock", released)]
+    if tuned != released:
+        stock.append(("tuned", "candidate", tuned))
+    together = 1 + len(stock)
+    if tuned.plain and _fit(cell, gpu, together):
+        arms = [_vllm_ar(cell, together, released)]
+        arms += [_vllm_stock(cell, pins, name, kind, setting, together) for name, kind, setting in stock]
         return (_planned(cell, gpu, pins, "servers", "servers", arms),)
     _refuse_too_large(cell, gpu, 2)
     return tuple(
@@ -97,9 +97,9 @@ def server_jobs(cell: Cell, gpu: GridGpu, pins: Pins, tuned: int) -> tuple[Plann
             pins,
             f"servers-{name}",
             "servers",
-            (_vllm_ar(cell, 2), _vllm_stock(cell, pins, name, kind, k, 2)),
+            (_vllm_ar(cell, 2, setting), _vllm_stock(cell, pins, name, kind, setting, 2)),
         )
-        for name, kind, k in stock
+        for name, kind, setting in stock
     )
 
 
@@ -166,7 +166,7 @@ def _planned(
         sampling=Sampling(max_tokens=TUNE_TOKENS if tuning else MAX_TOKENS),
         measure=measure,
         oracle=OracleSpec(calibration_prompts=4),
-        note="Chooses the draft length of stock; behind no claim." if tuning else "",
+        note="Chooses draft length, graphs and attention of stock; behind no claim." if tuning else "",
     )
     deployment = Deployment(
         schema="deployment/1",
@@ -180,18 +180,18 @@ def _planned(
     return Planned(name, part, job, _seconds(cell, gpu, job))
 
 
-def _vllm_ar(cell: Cell, arms: int) -> ArmSpec:
-    return ArmSpec(name="ar", kind="ar", backend=VLLM, params=_vllm_params(cell, arms, ""))
+def _vllm_ar(cell: Cell, arms: int, setting: Setting) -> ArmSpec:
+    return ArmSpec(name="ar", kind="ar", backend=VLLM, params=_vllm_params(cell, arms, setting.arguments))
 
 
-def _vllm_stock(cell: Cell, pins: Pins, name: str, kind: str, drafts: int, arms: int) -> ArmSpec:
+def _vllm_stock(cell: Cell, pins: Pins, name: str, kind: str, setting: Setting, arms: int) -> ArmSpec:
     drafter = cell.drafter
-    config: dict[str, str | int] = {"method": drafter.method, "num_speculative_tokens": drafts}
+    config: dict[str, str | int] = {"method": drafter.method, "num_speculative_tokens": setting.drafts}
     if drafter.hub is not None:
         config |= {"model": drafter.hub, "revision": pins.of[drafter.hub]}
     if drafter.method == "dflash":
         config["attention_backend"] = "FLASH_ATTN"  # a block looks at all of its own places
-    extra = f" --speculative-config '{json.dumps(config, sort_keys=True)}'"
+    extra = f"{setting.arguments} --speculative-config '{json.dumps(config, sort_keys=True)}'"
     return ArmSpec(
         name=name,
         kind="candidate" if kind == "candidate" else "stock",
@@ -201,7 +201,7 @@ def _vllm_stock(cell: Cell, pins: Pins, name: str, kind: str, drafts: int, arms:
 
 
 def _vllm_params(cell: Cell, arms: int, extra: str) -> dict[str, Param]:
-    """Equal memory for every arm; full graphs and prefix caching as vLLM sets them by default."""
+    """Equal memory for every arm; what is not given is as vLLM sets it by default."""
     share = round(MARGIN / arms, 2)
     arguments = f"--max-num-seqs {max(8, cell.regime.concurrency)} --gpu-memory-utilization {share}{extra}"
     return {

@@ -14,9 +14,18 @@ from harness.claims.measure import Evidence
 from harness.claims.records import Sourced, assume, load_claim
 from harness.codec import from_json
 from harness.errors import InvalidRun, UsageError
-from harness.grid.jobs import Pins, Planned, TooLarge, mechanism_jobs, server_jobs, tune_jobs
+from harness.grid.jobs import Pins, Planned, TooLarge, mechanism_jobs, server_jobs, tune_job
 from harness.grid.preflight import Hub, Preflight
 from harness.grid.records import Cell, GridGpu
+from harness.grid.tuning import (
+    ATTENTION,
+    GRAPHS,
+    Setting,
+    attention_backends,
+    draft_lengths,
+    graph_modes,
+    tune,
+)
 from harness.oracle.stored import load_run
 from harness.paths import RunFolder
 from harness.plan import Job
@@ -37,7 +46,7 @@ class CellResult(NamedTuple):
     cell: str
     status: Literal["done", "not published", "does not fit"]
     detail: str
-    tuned_drafts: int | None = None
+    tuned: Setting | None = None
     reports: tuple[str, ...] = ()
     claims: tuple[Verification, ...] = ()
 
@@ -76,7 +85,7 @@ def reproduce(
         measure=measure,
     )
     results: list[CellResult] = []
-    tuned: dict[str, int] = {}
+    tuned: dict[str, Setting] = {}
     for cell in chosen:
         results.append(_cell(cell, site, tuned))
         write_atomic(out / "summary.json", json.dumps(_summary(site, results), indent=2) + "\n")
@@ -84,18 +93,21 @@ def reproduce(
 
 
 def planned(cell: Cell, gpu: GridGpu, pins: Pins) -> tuple[Planned, ...]:
-    """The runs of a cell before tuning, for estimates: tuned stock is planned as one draft fewer.
+    """The runs of a cell before tuning, for estimates: tuned stock is planned as what changes most.
 
     Raises:
         TooLarge: the cell does not fit the GPU.
     """
-    drafts = max(1, cell.drafter.drafts - 1)
+    released = Setting(cell.drafter.drafts)
+    settings = (*draft_lengths(cell.drafter), *graph_modes(released), *attention_backends(released))
+    changed = Setting(max(1, cell.drafter.drafts - 1), GRAPHS[0], ATTENTION[0])
     own = mechanism_jobs(cell, gpu, pins, gpu.gpu, "drafter")
-    return (*tune_jobs(cell, gpu, pins), *server_jobs(cell, gpu, pins, drafts), *own)
+    tuning = (tune_job(cell, gpu, pins, setting) for setting in settings)
+    return (*tuning, *server_jobs(cell, gpu, pins, changed), *own)
 
 
-def _cell(cell: Cell, site: Site, tuned: dict[str, int]) -> CellResult:
-    """`tuned` holds draft lengths by target, drafter and regime; what is found here is added."""
+def _cell(cell: Cell, site: Site, tuned: dict[str, Setting]) -> CellResult:
+    """`tuned` holds settings by target, drafter and regime; what is found here is added."""
     if not cell.drafter.published:
         return CellResult(
             cell.key, "not published", f"no {cell.drafter.name} is published for {cell.target.name}"
@@ -114,21 +126,32 @@ def _cell(cell: Cell, site: Site, tuned: dict[str, int]) -> CellResult:
     for run, folder in zip(runs, folders, strict=True):
         _once(run.job, folder, site.measure)
     verified = tuple(found for folder in folders for found in paper_claims(folder, cell))
-    detail = f"stock tuned to {tuned[shared]} drafts, released with {cell.drafter.drafts}"
+    detail = f"stock tuned to {tuned[shared].words}; released with {cell.drafter.drafts} drafts"
     return CellResult(cell.key, "done", detail, tuned[shared], tuple(map(str, folders)), verified)
 
 
-def _tune(cell: Cell, site: Site, root: Path) -> int:
-    """The draft length with the highest speedup on prompts of no evaluation set."""
-    speeds: dict[int, float] = {}
-    for run in tune_jobs(cell, site.gpu, site.pins):
-        report = _once(run.job, root / run.name, site.measure)
+def _tune(cell: Cell, site: Site, root: Path) -> Setting:
+    """The setting under which stock is fastest, on prompts of no set; tuning.json tells what was tried."""
+
+    def speed(setting: Setting) -> float | None:
+        run = tune_job(cell, site.gpu, site.pins, setting)
+        try:
+            report = _once(run.job, root / run.name, site.measure)
+        except InvalidRun:
+            if setting.plain:
+                raise
+            return None  # this vLLM does not run so on this GPU
         (stock,) = [arm for arm in report.arms if arm.kind == "stock"]
-        if stock.speedup is not None:
-            speeds[int(run.name.removeprefix("tune-k"))] = stock.speedup.point
-    if not speeds:
+        return stock.tokens_per_second if report.status == "valid" else None
+
+    best, tried = tune(cell.drafter, speed)
+    told = {setting.name: found for setting, found in tried.items()}
+    chosen = None if best is None else best.name
+    text = json.dumps({"chosen": chosen, "tokens_per_second": told}, indent=2)
+    write_atomic(root / "tuning.json", text + "\n")
+    if best is None:
         raise InvalidRun(f"{cell.key}: every tuning run was invalid; read the reports in {root}")
-    return max(speeds, key=lambda drafts: speeds[drafts])
+    return best
 
 
 def _once(job: Job, folder: Path, measure: Measure) -> Report:
@@ -190,5 +213,12 @@ def _summary(site: Site, results: Sequence[CellResult]) -> dict[str, Any]:
         "gpu": site.gpu.name,
         "driver_name": site.driver_name,
         "pins": dict(site.pins.of),
-        "cells": [{**one._asdict(), "claims": [as_plain(claim) for claim in one.claims]} for one in results],
+        "cells": [
+            {
+                **one._asdict(),
+                "tuned": None if one.tuned is None else one.tuned._asdict(),
+                "claims": [as_plain(claim) for claim in one.claims],
+            }
+            for one in results
+        ],
     }

@@ -13,12 +13,13 @@ from msgspec.structs import replace
 
 from harness.cli import build_parser
 from harness.codec import canonical_json, from_json
-from harness.errors import ModelError, UsageError
+from harness.errors import InvalidRun, ModelError, UsageError
 from harness.grid.commands import run as reproduce_command
-from harness.grid.jobs import Pins, TooLarge, needed_bytes, server_jobs, tune_jobs
+from harness.grid.jobs import Pins, TooLarge, needed_bytes, server_jobs, tune_job
 from harness.grid.preflight import HubRepo, Machine, preflight
 from harness.grid.records import Cell, cells, load_grid
 from harness.grid.running import planned
+from harness.grid.tuning import Setting, draft_lengths, tune
 from harness.oracle.stored import StoredRun, load_run
 from harness.paths import RunFolder
 from harness.plan import Job, StatsSpec
@@ -119,7 +120,10 @@ def test_every_published_cell_makes_plans_that_load_and_say_stock_both_ways() ->
 
 
 def test_the_released_config_is_pinned_and_every_arm_gets_the_same_memory() -> None:
-    (job,) = [run.job for run in server_jobs(one("qwen3-8b/eagle3/gsm8k/single"), GRID.gpu("h200"), PINS, 5)]
+    (job,) = [
+        run.job
+        for run in server_jobs(one("qwen3-8b/eagle3/gsm8k/single"), GRID.gpu("h200"), PINS, Setting(5))
+    ]
     words = {arm.name: shlex.split(str(arm.params["arguments"])) for arm in job.plan.arms}
     shares = {name: own[own.index("--gpu-memory-utilization") + 1] for name, own in words.items()}
     assert set(shares.values()) == {"0.3"}
@@ -133,12 +137,12 @@ def test_the_released_config_is_pinned_and_every_arm_gets_the_same_memory() -> N
 
 def test_arms_that_do_not_fit_together_get_an_ar_of_their_own_and_too_large_ones_are_told() -> None:
     cell = one("qwen3.6-27b/dflash/gsm8k/single")
-    runs = server_jobs(cell, GRID.gpu("h200"), PINS, 5)
+    runs = server_jobs(cell, GRID.gpu("h200"), PINS, Setting(5))
     assert [run.name for run in runs] == ["servers-stock", "servers-tuned"]
     assert all(run.job.plan.arms[0].name == "ar" for run in runs)
     assert needed_bytes(cell, 2) > 80 * 10**9
     with pytest.raises(TooLarge, match="need 120 GB, h100 has 80 GB"):
-        tune_jobs(cell, GRID.gpu("h100"), PINS)
+        tune_job(cell, GRID.gpu("h100"), PINS, Setting(5))
 
 
 def test_another_gpu_is_refused_before_the_hub_is_asked() -> None:
@@ -164,14 +168,17 @@ def test_what_is_missing_is_named_before_anything_starts(machine: Machine, hub: 
 
 
 class FakeRuns:
-    """In place of measuring: a committed run under the job's names; k = 5 is the fastest."""
+    """In place of measuring: a committed run under the job's names; k = 5 is the fastest, unless told."""
 
-    def __init__(self) -> None:
+    def __init__(self, fastest: str = "tune-k5", broken: str = "") -> None:
+        self.fastest, self.broken = fastest, broken
         self.run: StoredRun = load_run(REPORT)
         self.jobs: list[tuple[str, str]] = []
 
     def __call__(self, job: Job, out: Path, mode: str) -> Report:
         self.jobs.append((out.name, mode))
+        if out.name == self.broken:
+            raise InvalidRun("the server did not start")
         kept = {"ar": "ar", "null": "ar"}
         lines = [
             replace(line, prompt=replace(line.prompt, set_name=job.plan.sets[0].name))
@@ -187,9 +194,9 @@ class FakeRuns:
         arms = []
         for arm in job.plan.arms:
             result = results[kept.get(arm.name, "stock")]
-            speedup = result.speedup
-            if speedup is not None and out.name.startswith("tune-k"):
-                speedup = replace(speedup, point=2.0 if out.name == "tune-k5" else 1.5)
+            rate = result.tokens_per_second
+            if out.name.startswith("tune-k"):
+                rate = 200.0 if out.name == self.fastest else 190.0 if out.name == "tune-k5" else 150.0
             arms.append(
                 replace(
                     result,
@@ -197,7 +204,7 @@ class FakeRuns:
                     kind=arm.kind,
                     backend=arm.backend,
                     params=arm.params,
-                    speedup=speedup,
+                    tokens_per_second=rate,
                 )
             )
         report = replace(
@@ -215,6 +222,37 @@ class FakeRuns:
         write_atomic(folder.job, canonical_json(job))
         write_atomic(folder.report_json, canonical_json(report))
         return report
+
+
+def test_draft_length_graphs_and_attention_are_tuned_one_after_another() -> None:
+    """Each at the best so far; what gives no valid run is passed over."""
+    drafter = one("qwen3-8b/eagle3/gsm8k/single").drafter
+    speeds = {"k2": 3.0, "k2-piecewise": 4.0, "k2-piecewise-triton_attn": 5.0}
+
+    def measure(setting: Setting) -> float | None:
+        return None if "flashinfer" in setting.name else speeds.get(setting.name, 1.0)
+
+    best, tried = tune(drafter, measure)
+    assert best == Setting(2, "PIECEWISE", "TRITON_ATTN")
+    assert [setting.name for setting in tried] == [
+        *("k1", "k2", "k3", "k2-full_decode_only", "k2-piecewise"),
+        *("k2-piecewise-flash_attn", "k2-piecewise-flashinfer", "k2-piecewise-triton_attn"),
+    ]
+    assert tried[Setting(2, "PIECEWISE", "FLASHINFER")] is None
+    assert [setting.drafts for setting in draft_lengths(drafter)] == [1, 2, 3]
+    assert tune(drafter, lambda setting: None)[0] is None
+
+
+def test_tuned_graphs_and_attention_are_those_of_the_plain_server_beside_it() -> None:
+    cell, tuned = one("qwen3-8b/eagle3/gsm8k/single"), Setting(2, "PIECEWISE", "TRITON_ATTN")
+    runs = {run.name: run.job for run in server_jobs(cell, GRID.gpu("h200"), PINS, tuned)}
+    assert list(runs) == ["servers-stock", "servers-tuned"]
+    for arm in runs["servers-tuned"].plan.arms:
+        words = shlex.split(str(arm.params["arguments"]))
+        assert words[words.index("--attention-backend") + 1] == "TRITON_ATTN"
+        assert json.loads(words[words.index("--compilation-config") + 1]) == {"cudagraph_mode": "PIECEWISE"}
+    for arm in runs["servers-stock"].plan.arms:
+        assert "--attention-backend" not in str(arm.params["arguments"])
 
 
 Call = Callable[..., int]
@@ -243,10 +281,11 @@ def test_a_cell_is_tuned_measured_and_held_against_the_paper(
     assert call(*only, measure=runs) == 0
     told = capsys.readouterr().out
     assert "will download 20.0 GB and make" in told
-    assert "stock tuned to 5 drafts, released with 15" in told
+    assert "stock tuned to 5 drafts, graphs by default, attention by default; released with 15 drafts" in told
     names = [name for name, _ in runs.jobs]
     assert names[-2:] == ["servers", "mechanisms"]
-    assert names[:-2] == [f"tune-k{k}" for k in (1, 2, 3, 5, 7, 10, 15)]
+    assert names[:7] == [f"tune-k{k}" for k in (1, 2, 3, 5, 7, 10, 15)]
+    assert all(name.startswith("tune-k5-") for name in names[7:-2])
     summary = json.loads((tmp_path / "out" / "summary.json").read_text())
     (cell,) = summary["cells"]
     claims = {(claim["claim"], claim["arm"]): claim for claim in cell["claims"]}
@@ -257,6 +296,22 @@ def test_a_cell_is_tuned_measured_and_held_against_the_paper(
     again = FakeRuns()
     assert call(*only, measure=again) == 0
     assert not again.jobs  # finished runs are read
+
+
+def test_a_setting_that_does_not_start_is_passed_over_and_the_fastest_is_told(
+    call: Call, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    runs = FakeRuns("tune-k5-triton_attn", broken="tune-k5-flashinfer")
+    assert call("--only", "qwen3-8b/dflash/gsm8k/single", measure=runs) == 0
+    assert "tuned to 5 drafts, graphs by default, attention TRITON_ATTN;" in capsys.readouterr().out
+    (told,) = (tmp_path / "out" / "tuning").rglob("tuning.json")
+    found = json.loads(told.read_text())
+    assert found["chosen"] == "k5-triton_attn"
+    assert found["tokens_per_second"]["k5-flashinfer"] is None
+    summary = json.loads((tmp_path / "out" / "summary.json").read_text())
+    assert summary["cells"][0]["tuned"] == {"drafts": 5, "graphs": None, "attention": "TRITON_ATTN"}
+    with pytest.raises(InvalidRun, match="did not start"):
+        call("--only", "qwen3-8b/eagle3/gsm8k/single", measure=FakeRuns(broken="tune-k2"))
 
 
 def test_an_interrupted_run_is_continued_and_keeps_its_models(call: Call, tmp_path: Path) -> None:

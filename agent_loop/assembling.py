@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import datetime
 import json
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -22,6 +22,7 @@ from agent_loop.guest.arms import arm_of
 from agent_loop.memory.remembering import recaller, rememberer
 from agent_loop.memory.store import Memory
 from agent_loop.protocols import Brief, Explorer
+from agent_loop.records import Candidate
 from harness.errors import UsageError
 from harness.plan import Job
 
@@ -144,12 +145,17 @@ def brief(loop: Loop, ceiling: CeilingModel | None) -> Brief:
     )
 
 
-def make_explorer(spec: ExplorerSpec, submissions: int) -> Explorer:
+def make_explorer(spec: ExplorerSpec, submissions: int, first: Sequence[Candidate] = ()) -> Explorer:
     """The explorer that a campaign names.
+
+    Args:
+        spec: of the campaign.
+        submissions: that a round measures at most.
+        first: candidates from files, for the offline explorer to try before it searches.
 
     Raises:
         UsageError: it is one that is made elsewhere.
     """
     if spec.kind == "offline":
-        return OfflineExplorer(spec.name, batch=spec.batch, submissions=submissions)
+        return OfflineExplorer(spec.name, batch=spec.batch, submissions=submissions, first=first)
     raise UsageError(f"explorer {spec.name}: kind {spec.kind!r} needs a gateway; see `loop run --help`")

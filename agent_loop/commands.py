@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from agent_loop.campaign import Loop
     from agent_loop.controller.database import Database
     from agent_loop.cost_model.ceiling import CeilingModel
-    from agent_loop.protocols import Explorer
+    from agent_loop.records import Candidate
 
 Parser = TypeVar("Parser", bound=argparse.ArgumentParser)
 
@@ -40,7 +40,14 @@ def register(commands: argparse._SubParsersAction[Parser]) -> None:
         command.add_argument("--controller", type=Path, metavar="DIR", help="folder of keys and evidence")
         command.add_argument("--evals-dir", type=Path, help="folder with the original evaluation files")
         command.add_argument("--ceiling", type=Path, metavar="FILE", help="of `loop ceiling --out`")
-        command.add_argument("--plant", type=Path, action="append", default=[], metavar="CANDIDATE.json")
+        command.add_argument(
+            "--plant",
+            type=Path,
+            action="append",
+            default=[],
+            metavar="CANDIDATE.json",
+            help="tried first; again for more",
+        )
         command.set_defaults(run=_run, resume=name == "resume")
     status = actions.add_parser("status", help="where a campaign stands")
     status.add_argument("folder", type=Path, metavar="DIR")
@@ -74,8 +81,8 @@ def _run(options: argparse.Namespace) -> int:
     folders = Folders(options.out or Path("reports") / loop.plan.name)
     if options.resume and not folders.database.is_file():
         raise UsageError(f"{folders.root} holds no campaign to resume; use `loop run`")
-    explorers: list[Explorer] = [make_explorer(spec, loop.plan.submissions) for spec in loop.plan.explorers]
-    explorers = [_planted(explorers[0], options.plant), *explorers[1:]]
+    first = _planted(options.plant)
+    explorers = [make_explorer(spec, loop.plan.submissions, first) for spec in loop.plan.explorers]
     keys = options.controller or paths.controller_dir()
     with locked(folders.root):
         floor, found = _floors(loop, options.ceiling)
@@ -111,11 +118,20 @@ def _run(options: argparse.Namespace) -> int:
     return EXIT_OK if accepted else EXIT_VIOLATED
 
 
-def _planted(explorer: Explorer, files: Sequence[Path]) -> Explorer:
-    """The explorer, which tries candidates from files first."""
-    from agent_loop.explorers.planted import PlantedExplorer  # noqa: PLC0415
+def _planted(files: Sequence[Path]) -> list[Candidate]:
+    """Candidates from files.
 
-    return PlantedExplorer(explorer, files) if files else explorer
+    Raises:
+        UsageError: one cannot be read.
+        DataError: one is no candidate; the field is named.
+    """
+    from agent_loop.records import Candidate  # noqa: PLC0415
+    from harness.codec import from_json  # noqa: PLC0415
+
+    try:
+        return [from_json(path.read_bytes(), Candidate, str(path)) for path in files]
+    except OSError as error:
+        raise UsageError(f"--plant: {error.filename}: cannot be read: {error.strerror}") from None
 
 
 def _floors(loop: Loop, given: Path | None) -> tuple[Callable[[Any], float], CeilingModel | None]:

@@ -28,17 +28,21 @@ PARENTS = 2  # recombined
 class OfflineExplorer:
     """See `agent_loop.protocols.Explorer`."""
 
-    def __init__(self, name: str, *, batch: int = 4, submissions: int = 2) -> None:
+    def __init__(
+        self, name: str, *, batch: int = 4, submissions: int = 2, first: Sequence[Candidate] = ()
+    ) -> None:
         """Keep the settings.
 
         Args:
             name: of the explorer.
             batch: candidates of a trial.
             submissions: best candidates that are submitted.
+            first: candidates that are tried before anything is searched: a person's, or planted cheats.
         """
         self._name = name
         self._batch = batch
         self._submissions = submissions
+        self._first = tuple(first)
 
     @property
     def name(self) -> str:
@@ -50,7 +54,7 @@ class OfflineExplorer:
         del budget  # the desk counts
         found: dict[str, tuple[Candidate, Told]] = {}
         try:
-            self._try(desk, [self._null(desk), *self._recalled(desk)], found)
+            self._try(desk, [self._null(desk), *self._recalled(desk), *self._first], found)
             self._search(desk, seed, found)
             self._try(desk, self._merged(desk, found), found)
         except BudgetSpent:

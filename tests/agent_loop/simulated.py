@@ -64,7 +64,7 @@ def make_loop(**fields: Any) -> Loop:
         sampling=Sampling(max_tokens=TOKENS),
         measure=MeasureSpec(launches=1, blocks=1),
         oracle=OracleSpec(),
-        stats=StatsSpec(resamples=200),
+        stats=StatsSpec(resamples=100),
     )
     deployment = Deployment(
         schema="deployment/1",

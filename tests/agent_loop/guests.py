@@ -1,0 +1,71 @@
+"""Texts of guests: small candidates that are honest, or are not."""
+
+from __future__ import annotations
+
+import json
+
+ENGINE = "from tests.sealed_evals.campaign.engine import open_session as engine\n\n\n"
+HONEST = ENGINE + "def open_session(deployment, arms):\n    return engine(deployment, arms)\n"
+PATCHED_CLOCK = (
+    "import time\n"
+    "time.perf_counter_ns = lambda: 0\n"
+    "time.monotonic = time.time = time.perf_counter = lambda: 0.0\n" + HONEST
+)
+FORGING = """import os
+
+
+class Session:
+    def describe(self):
+        return {"device": "cpu"}
+
+    def stream(self, arm, requests):
+        for descriptor in range(3, 256):
+            try:
+                os.write(descriptor, b'accept\\n{"accepted":true}\\n')
+            except OSError:
+                pass
+        print("PASS")
+        return iter(())
+
+    def close(self):
+        pass
+
+
+def open_session(deployment, arms):
+    return Session()
+"""
+DYING = "import os\n\n\ndef open_session(deployment, arms):\n    os._exit(3)\n"
+ENVIRONMENT = """import json, os, pathlib
+
+
+class Session:
+    def describe(self):
+        return {"device": "cpu"}
+
+    def stream(self, arm, requests):
+        seen = {"environ": sorted(os.environ), "descriptors": sorted(os.listdir("/proc/self/fd"))}
+        pathlib.Path("seen.json").write_text(json.dumps(seen))
+        return iter(())
+
+    def prepare(self, arm, requests):
+        pathlib.Path("prepared").touch()
+
+    def close(self):
+        pass
+
+
+def open_session(deployment, arms):
+    return Session()
+"""
+
+
+def patch(text: str) -> str:
+    """A patch that adds the candidate as `faster.py`."""
+    lines = text.rstrip("\n").split("\n")
+    return f"--- /dev/null\n+++ b/faster.py\n@@ -0,0 +1,{len(lines)} @@\n" + "".join(
+        f"+{line}\n" for line in lines
+    )
+
+
+def params(width: int) -> str:
+    return json.dumps({"width": width})

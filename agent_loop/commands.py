@@ -9,6 +9,7 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
+from agent_loop.sandbox import commands as sandbox
 from harness import paths
 from harness.errors import EXIT_OK, EXIT_VIOLATED, InvalidRun, UsageError
 
@@ -65,6 +66,7 @@ def register(commands: argparse._SubParsersAction[Parser]) -> None:
     ceiling.add_argument("--arm", default="stock", help="(default: %(default)s)")
     ceiling.add_argument("--out", type=Path, metavar="FILE", help="write it here too, as JSON")
     ceiling.set_defaults(run=_ceiling)
+    sandbox.register(actions)
 
 
 def _run(options: argparse.Namespace) -> int:

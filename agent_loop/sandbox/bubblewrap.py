@@ -25,10 +25,8 @@ def command(profile: Profile, argv: Sequence[str], program: str = PROGRAM) -> li
 
 def _namespaces() -> list[str]:
     ids = ["--uid", str(NOBODY), "--gid", str(NOBODY)]
-    return ["--unshare-all", *ids, "--hostname", "room", "--die-with-parent", "--new-session"] + [
-        "--cap-drop",
-        "ALL",
-    ]
+    ends = ["--die-with-parent", "--new-session", "--cap-drop", "ALL"]
+    return ["--unshare-all", *ids, "--hostname", "room", *ends]
 
 
 def _files(profile: Profile) -> list[str]:

@@ -30,6 +30,7 @@ from reference_mechanisms.serving.asking import (
 from reference_mechanisms.serving.desk import Desk, Ticket
 from reference_mechanisms.serving.errors import EngineFailed, NotServing, Refusal, TooLarge
 from reference_mechanisms.serving.fields import (
+    Body,
     ChatCompletionRequest,
     CompletionRequest,
     DetokenizeRequest,
@@ -239,7 +240,7 @@ async def _gone(receive: Receive) -> None:
         pass
 
 
-async def _body(http: HttpRequest, kind: type[T]) -> T:
+async def _body(http: HttpRequest, kind: type[Body]) -> Body:
     """The checked body of a request.
 
     Raises:
@@ -250,7 +251,7 @@ async def _body(http: HttpRequest, kind: type[T]) -> T:
         received += part
         if len(received) > MAX_BODY:
             raise TooLarge(f"the body is longer than {MAX_BODY} bytes; shorten it", "body")
-    return read(bytes(received), kind)  # type: ignore[type-var]
+    return read(bytes(received), kind)
 
 
 def _json(body: Any, status: int = 200, headers: Mapping[str, str] | None = None) -> Response:

@@ -42,6 +42,7 @@ class Gate:
     opened: bool = False
     failure: Exception | None = None
     cancelled: list[str] = field(default_factory=list)
+    decoded: set[str] = field(default_factory=set)
 
     @property
     def inner(self) -> Engine:
@@ -64,7 +65,9 @@ class Gate:
             assert self.turns.acquire(timeout=PATIENCE_S)
         if self.failure is not None:
             raise self.failure
-        return self.inner.step()
+        outcomes = self.inner.step()
+        self.decoded |= {name for name, _ in outcomes}
+        return outcomes
 
     def close(self) -> None:
         self.inner.close()

@@ -46,6 +46,7 @@ class Drafting:
     tree: int | None = None  # nodes of a draft tree of `drafts` levels, at most; None: chains
     calibration: Calibration | None = None  # what children are worth; None: what the drafter says
     costs: Costs | None = None  # of steps, which choose how many nodes pay; None: all
+    nodes: Lengths | None = None  # path probabilities of all trees -> nodes of each to verify; None: all
     random: Uniform = uniform
 
     def __post_init__(self) -> None:
@@ -56,8 +57,8 @@ class Drafting:
         """
         if self.tree is not None and (self.sampled or self.lengths is not None):
             raise ValueError("a `tree` holds the best tokens: it takes neither `sampled` nor `lengths`")
-        if self.tree is None and (self.calibration is not None or self.costs is not None):
-            raise ValueError("`calibration` and `costs` are of a `tree`")
+        if self.tree is None and (self.calibration, self.costs, self.nodes) != (None, None, None):
+            raise ValueError("`calibration`, `costs` and `nodes` are of a `tree`")
 
     @property
     def room(self) -> int:
@@ -179,6 +180,9 @@ class TrainedDrafter(ABC):
         trees = trees_of(grown)
         if drafting.costs is not None:
             trees = [paying(tree, drafting.costs) for tree in trees]
+        if drafting.nodes is not None:
+            counts = drafting.nodes([tree.path_probabilities for tree in trees])
+            trees = [tree.first(count) for tree, count in zip(trees, counts, strict=True)]
         return {
             one.slot: Proposal(tree.token_ids, parents=tree.parents)
             for one, tree in zip(asked, trees, strict=True)

@@ -6,6 +6,7 @@ so the first n nodes are a tree too. Where the tree is verified, the anchor is r
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 
@@ -64,6 +65,11 @@ class DraftTree:
         for parent, own in zip(self.parents, self.log_probabilities, strict=True):
             found.append(own if parent == ANCHOR else found[parent] + own)
         return tuple(found)
+
+    @property
+    def path_probabilities(self) -> tuple[float, ...]:
+        """Of each node's whole path: what the node is worth in expected tokens."""
+        return tuple(math.exp(one) for one in self.path_log_probabilities)
 
     def first(self, budget: int) -> DraftTree:
         """The tree of the first `budget` nodes."""

@@ -1,0 +1,1 @@
+"""How many tokens to draft at this load, none among the answers."""

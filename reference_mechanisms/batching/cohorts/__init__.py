@@ -1,0 +1,1 @@
+"""Two cohorts: one drafts while the other is verified."""

@@ -1,0 +1,1 @@
+"""Each request goes on by what it accepted itself."""

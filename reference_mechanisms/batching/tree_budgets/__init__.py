@@ -1,0 +1,1 @@
+"""One budget of nodes for the draft trees of all requests."""

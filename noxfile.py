@@ -2,6 +2,10 @@
 
 from __future__ import annotations
 
+import pathlib
+import shutil
+import tempfile
+
 import nox
 
 nox.needs_version = ">=2024.10.9"
@@ -49,6 +53,21 @@ def gate(session: nox.Session) -> None:
     run = ("specpilot-harness", "run", "gate-cpu", "--out", out, "--overwrite")
     session.run(*run, success_codes=[0, 1])  # a run that violates is the gate's to name
     session.run("specpilot-harness", "gate", "tests/golden/gate-cpu.json", out, *session.posargs)
+
+
+@nox.session(name="loop-demo")
+def loop_demo(session: nox.Session) -> None:
+    """Improve a stock that is badly tuned on purpose, without a key; writes reports/loop-demo/."""
+    _install(session, "campaign", "loop")
+    out = pathlib.Path("reports/loop-demo")
+    shutil.rmtree(out, ignore_errors=True)
+    # Keys and evidence lie outside every version-controlled tree; a demonstration's are thrown away.
+    with tempfile.TemporaryDirectory(prefix="loop-demo-") as keys:
+        session.run(
+            *("python", "-m", "agent_loop.demo", "--out", str(out), "--controller", f"{keys}/controller"),
+            *session.posargs,
+            env={"OMP_WAIT_POLICY": "passive"},
+        )
 
 
 @nox.session(name="train-drafters")

@@ -130,6 +130,7 @@ class Controller:
     def _trial(self, candidates: Sequence[Candidate]) -> list[Told]:
         """Policy, build, losslessness and screen; what was tried before is not tried again."""
         fresh: dict[str, Candidate] = {}
+        broken: dict[str, Verdict] = {}
         for one in candidates:
             self.database.add(one)
             if self.database.last(one.id) is not None:
@@ -146,9 +147,15 @@ class Controller:
         if fresh:
             shape = self.bench.loop.plan.screen
             for verdict in run_trial(self.bench, "screen", shape, list(fresh.values())):
-                self.database.decide(verdict)
+                if verdict.outcome == "INFRA":  # says nothing of the candidate: it may be tried again
+                    self.database.tell(
+                        "trial-failed", {"candidate": verdict.candidate_id, "said": verdict.detail}
+                    )
+                    broken[verdict.candidate_id] = verdict
+                else:
+                    self.database.decide(verdict)
         self._reached("trial")
-        found = [self.database.last(one.id) for one in candidates]
+        found = [self.database.last(one.id) or broken.get(one.id) for one in candidates]
         return [verdict.told for verdict in found if verdict is not None]
 
     def _submit(self, candidate: Candidate, explorer: str, number: int) -> Told:

@@ -1,4 +1,4 @@
-"""Guests as a backend of the harness: one process an arm, the measurer's clock outside of it.
+"""Guests as a backend of the harness: one sandbox an arm, the measurer's clock outside of it.
 
 Arm parameters: worktree (folder of the patch), backend ("module:function" in it), params (JSON of the
 candidate's own parameters). `prepare` is kept from guests: whoever knows what will be timed can compute
@@ -10,7 +10,6 @@ from __future__ import annotations
 import contextlib
 import json
 import os
-import signal
 import subprocess
 import sys
 from collections.abc import Iterator, Mapping, Sequence
@@ -18,13 +17,17 @@ from pathlib import Path
 from typing import Any
 
 from agent_loop.guest.wire import LINE_BYTES, Answer, Opening, Order
+from agent_loop.sandbox.profile import Limits, Profile, existing, interpreter_paths
+from agent_loop.sandbox.room import open_room, require
 from harness.codec import canonical_json, from_json
-from harness.environment import ROOT
+from harness.environment import OWN_PACKAGES, ROOT
 from harness.errors import BackendError, DataError, UsageError
+from harness.paths import user_cache
 from harness.plan import ArmSpec, Deployment, Param
 from harness.records import DecodeRequest, StepEvent
 
-PASSED_ON = ("PATH", "HOME", "LANG", "OMP_NUM_THREADS", "SPECPILOT_CACHE_DIR", "CUDA_VISIBLE_DEVICES")
+PASSED_ON = ("LANG", "OMP_NUM_THREADS", "OMP_WAIT_POLICY")
+GUEST_BYTES = 64 << 30  # memory of a guest, where a cgroup holds it
 
 
 class GuestSession:
@@ -36,12 +39,13 @@ class GuestSession:
         Raises:
             UsageError: a parameter is missing, or a candidate cannot be opened; the arm is named.
         """
+        self._rooms = contextlib.ExitStack()
         self._guests: dict[str, subprocess.Popen[bytes]] = {}
         self._devices: dict[str, str] = {}
         try:
             for arm in arms:
                 opening = _opening(deployment, arm)
-                self._guests[arm.name] = _start(Path(opening.worktree))
+                self._guests[arm.name] = self._start(arm.name, _profile(opening.worktree, deployment))
                 self._send(arm.name, opening)
             for arm in arms:
                 answer = self._hear(arm.name)
@@ -58,7 +62,7 @@ class GuestSession:
     def describe(self) -> dict[str, Any]:
         """See `Session`; devices are what the guests say."""
         device = next(iter(self._devices.values()), "")
-        return {"engine": "guest", "device": device, "isolation": "process"}
+        return {"engine": "guest", "device": device, "isolation": require()}
 
     def prepare(self, arm: str, requests: Sequence[DecodeRequest]) -> None:
         """See `Session`; nothing."""
@@ -76,8 +80,26 @@ class GuestSession:
 
     def close(self) -> None:
         """See `Session`."""
+        self._rooms.close()
         for guest in self._guests.values():
-            _end(guest)
+            for pipe in (guest.stdin, guest.stdout):
+                if pipe is not None:
+                    with contextlib.suppress(BrokenPipeError):
+                        pipe.close()
+
+    def _start(self, arm: str, profile: Profile) -> subprocess.Popen[bytes]:
+        """A guest in a room of its own.
+
+        Raises:
+            UsageError: no sandbox works here; a candidate's code is then not run at all.
+        """
+        try:
+            room = self._rooms.enter_context(open_room(profile))
+        except UsageError as error:
+            raise UsageError(f"arms[{arm}].params: {error}") from None
+        return room.start(
+            [sys.executable, "-m", "agent_loop.guest.host"], stdin=subprocess.PIPE, stdout=subprocess.PIPE
+        )
 
     def _send(self, arm: str, message: Opening | Order) -> None:
         pipe = self._guests[arm].stdin
@@ -115,28 +137,33 @@ def _opening(deployment: Deployment, arm: ArmSpec) -> Opening:
     return Opening(deployment=deployment, arm=inner, worktree=str(arm.params["worktree"]))
 
 
-def _start(worktree: Path) -> subprocess.Popen[bytes]:
-    """The guest's process: no descriptor but its pipes, no environment but what is needed."""
-    environment = {name: os.environ[name] for name in PASSED_ON if name in os.environ}
-    paths = [str(ROOT), *(path for path in os.environ.get("PYTHONPATH", "").split(os.pathsep) if path)]
-    return subprocess.Popen(
-        [sys.executable, "-m", "agent_loop.guest.host"],
-        stdin=subprocess.PIPE,
-        stdout=subprocess.PIPE,
-        cwd=worktree,
-        env=environment | {"PYTHONPATH": os.pathsep.join(paths), "PYTHONDONTWRITEBYTECODE": "1"},
-        close_fds=True,
-        start_new_session=True,
+def _profile(worktree: str, deployment: Deployment) -> Profile:
+    """What a guest may have: this Python, the packages, the target's files, its own patch.
+
+    It can write nothing that lives on: an answer cannot be kept for the next launch.
+    """
+    target = deployment.target.path
+    gpus = (0,) if deployment.device == "cuda" else ()
+    site = [path for path in sys.path if path and Path(path).is_dir()]
+    return Profile(
+        readable=existing(
+            [
+                *interpreter_paths(),
+                *(str(ROOT / package) for package in (*OWN_PACKAGES, "tests")),
+                *(path for path in site if Path(path).resolve() != ROOT),
+                str(user_cache()),
+                *([target] if target is not None else []),
+                worktree,
+            ]
+        ),
+        environment={
+            "PATH": "/usr/bin:/bin",
+            "HOME": "/tmp",  # noqa: S108 - a tmpfs of its own
+            "PYTHONPATH": str(ROOT),
+            "PYTHONDONTWRITEBYTECODE": "1",
+            "SPECPILOT_CACHE_DIR": str(user_cache()),
+            **{name: os.environ[name] for name in PASSED_ON if name in os.environ},
+        },
+        gpus=gpus,
+        limits=Limits(seconds=None, memory_bytes=GUEST_BYTES),
     )
-
-
-def _end(guest: subprocess.Popen[bytes]) -> None:
-    with contextlib.suppress(ProcessLookupError):
-        os.killpg(guest.pid, signal.SIGKILL)
-    guest.wait()
-    for pipe in (guest.stdin, guest.stdout):
-        if pipe is not None:
-            try:
-                pipe.close()
-            except BrokenPipeError:
-                continue

@@ -11,8 +11,8 @@ from harness.errors import UsageError
 
 if TYPE_CHECKING:
     from harness.plan import ArmSpec, Deployment
+    from reference_mechanisms.batching.protocol import BatchEngine
     from reference_mechanisms.serving.commands import Wanted
-    from reference_mechanisms.serving.driver import Engine
     from reference_mechanisms.serving.server import Opened
 
 Parser = TypeVar("Parser", bound=argparse.ArgumentParser)
@@ -107,7 +107,7 @@ def _with_usage_errors(run: Run) -> Run:
     return guarded
 
 
-def _engine(deployment: Deployment, arm: ArmSpec) -> Engine:
+def _engine(deployment: Deployment, arm: ArmSpec) -> BatchEngine:
     from reference_mechanisms.backend import open_session  # noqa: PLC0415
     from reference_mechanisms.serving.one_by_one import OneByOne  # noqa: PLC0415
 

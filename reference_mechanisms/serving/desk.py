@@ -9,8 +9,8 @@ import asyncio
 from collections.abc import AsyncIterator, Callable, Sequence
 from typing import Protocol
 
+from reference_mechanisms.batching.protocol import Outcome
 from reference_mechanisms.request import Event, Request
-from reference_mechanisms.serving.driver import Outcome
 from reference_mechanisms.serving.errors import EngineFailed, NotServing, QueueFull, Refusal
 from reference_mechanisms.serving.metrics import Metrics
 
@@ -114,7 +114,7 @@ class Desk:
                 if ticket is not None and not ticket.started:
                     self._metrics.prefilled(len(ticket.request.prompt))
             if ticket is not None:
-                ticket.put(outcome)
+                ticket.put(outcome if isinstance(outcome, Event) else Refusal(str(outcome)))
         self._told()
 
     def stop(self, why: str, *, failed: bool = False) -> None:

@@ -5,49 +5,18 @@ from __future__ import annotations
 import queue
 import threading
 from collections.abc import Callable, Sequence
-from typing import Protocol
 
+from reference_mechanisms.batching.protocol import BatchEngine, Outcome
 from reference_mechanisms.errors import RequestError
-from reference_mechanisms.request import Event, Request
-from reference_mechanisms.serving.errors import Refusal
+from reference_mechanisms.request import Request
 
-Outcome = tuple[str, Event | Refusal]  # name of the request, and what became of it
 Order = Request | str | None  # submit it, cancel the one of that name, end
-
-
-class Engine(Protocol):
-    """What decodes: many requests at a time or one, step by step; one thread uses it."""
-
-    @property
-    def busy(self) -> bool:
-        """Whether a step has anything to do."""
-        ...
-
-    def submit(self, request: Request) -> None:
-        """Take a request in; its name is unlike that of any other that has not ended.
-
-        Raises:
-            RequestError: it does not fit the target.
-        """
-        ...
-
-    def cancel(self, name: str) -> None:
-        """Forget a request, wherever it stands; one that has ended is none."""
-        ...
-
-    def step(self) -> Sequence[Outcome]:
-        """Do one step; every outcome names its request, and nothing follows the last of a request."""
-        ...
-
-    def close(self) -> None:
-        """Let go of weights and caches."""
-        ...
 
 
 class Driver:
     """One engine and its thread."""
 
-    def __init__(self, open_engine: Callable[[], Engine]) -> None:
+    def __init__(self, open_engine: Callable[[], BatchEngine]) -> None:
         """Nothing is loaded before `start`."""
         self._open_engine = open_engine
         self._orders: queue.SimpleQueue[Order] = queue.SimpleQueue()
@@ -103,7 +72,7 @@ class Driver:
         finally:
             engine.close()
 
-    def _take(self, engine: Engine, deliver: Callable[[Sequence[Outcome]], None]) -> bool:
+    def _take(self, engine: BatchEngine, deliver: Callable[[Sequence[Outcome]], None]) -> bool:
         """Carry out the orders that wait, and wait for one while there is nothing to do; False: end."""
         while not (engine.busy and self._orders.empty()):
             order = self._orders.get()
@@ -115,5 +84,5 @@ class Driver:
             try:
                 engine.submit(order)
             except RequestError as error:
-                deliver([(order.name, Refusal(str(error)))])
+                deliver([(order.name, error)])
         return True

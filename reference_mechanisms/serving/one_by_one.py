@@ -5,16 +5,15 @@ from __future__ import annotations
 from collections import OrderedDict
 from collections.abc import Callable, Generator, Sequence
 
+from reference_mechanisms.batching.protocol import Outcome
 from reference_mechanisms.errors import RequestError
 from reference_mechanisms.request import Event, Request
-from reference_mechanisms.serving.driver import Outcome
-from reference_mechanisms.serving.errors import Refusal
 
 Decoding = Generator[Event, None, None]
 
 
 class OneByOne:
-    """See `serving.driver.Engine`: the request that came first is decoded, the others wait.
+    """See `BatchEngine`: the request that came first is decoded, the others wait.
 
     A step of it is a step of the decoder, so that text streams and a cancelled request gives up its
     place behind the step it is in.
@@ -34,21 +33,24 @@ class OneByOne:
 
     @property
     def busy(self) -> bool:
-        """See `Engine`."""
+        """See `BatchEngine`."""
         return self._decoding is not None or bool(self._waiting)
 
-    def submit(self, request: Request) -> None:
-        """See `Engine`; whether it fits the target shows at its first step."""
+    def submit(self, request: Request) -> str:
+        """See `BatchEngine`; whether it fits the target shows at its first step."""
+        if request.name in self._waiting or (self._decoding is not None and request.name == self._name):
+            raise RequestError(f"{request.name}: a request of this name has not ended; give another name")
         self._waiting[request.name] = request
+        return request.name
 
     def cancel(self, name: str) -> None:
-        """See `Engine`."""
+        """See `BatchEngine`."""
         self._waiting.pop(name, None)
         if self._decoding is not None and name == self._name:
             self._end()
 
     def step(self) -> Sequence[Outcome]:
-        """See `Engine`."""
+        """See `BatchEngine`."""
         if self._decoding is None:
             self._name, request = self._waiting.popitem(last=False)
             self._decoding = self._stream(request)
@@ -57,13 +59,13 @@ class OneByOne:
             event = next(self._decoding)
         except RequestError as error:
             self._end()
-            return [(name, Refusal(str(error)))]
+            return [(name, error)]
         if event.finish_reason is not None:
             self._end()
         return [(name, event)]
 
     def close(self) -> None:
-        """See `Engine`."""
+        """See `BatchEngine`."""
         self._waiting.clear()
         self._end()
         self._close()

@@ -11,9 +11,10 @@ from typing import NamedTuple
 import uvicorn
 from starlette.applications import Starlette
 
+from reference_mechanisms.batching.protocol import BatchEngine, Outcome
 from reference_mechanisms.serving.app import About, Edge, Face, build_app
 from reference_mechanisms.serving.desk import Desk
-from reference_mechanisms.serving.driver import Driver, Engine, Outcome
+from reference_mechanisms.serving.driver import Driver
 from reference_mechanisms.serving.errors import ChoiceError, ServeError
 from reference_mechanisms.serving.metrics import Metrics
 from reference_mechanisms.serving.text import Text
@@ -26,7 +27,7 @@ class Opened(NamedTuple):
 
     about: About
     text: Text
-    open_engine: Callable[[], Engine]  # called once, in the thread that owns the engine
+    open_engine: Callable[[], BatchEngine]  # called once, in the thread that owns the engine
 
 
 class Server:

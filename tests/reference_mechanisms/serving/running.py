@@ -14,9 +14,9 @@ from typing import Any, NamedTuple
 
 from harness.cli_serving import open_arm
 from harness.plan import ArmSpec, Deployment
+from reference_mechanisms.batching.protocol import BatchEngine, Outcome
 from reference_mechanisms.request import Request
 from reference_mechanisms.serving.app import Edge
-from reference_mechanisms.serving.driver import Engine, Outcome
 from reference_mechanisms.serving.errors import ServeError
 from reference_mechanisms.serving.server import Server, bind
 
@@ -37,7 +37,7 @@ class Answer(NamedTuple):
 class Gate:
     """An engine whose steps wait for a turnstile, and which can be told to fail."""
 
-    engine: Engine | None = None
+    engine: BatchEngine | None = None
     turns: threading.Semaphore = field(default_factory=lambda: threading.Semaphore(0))
     opened: bool = False
     failure: Exception | None = None
@@ -45,7 +45,7 @@ class Gate:
     decoded: set[str] = field(default_factory=set)
 
     @property
-    def inner(self) -> Engine:
+    def inner(self) -> BatchEngine:
         assert self.engine is not None
         return self.engine
 
@@ -53,8 +53,8 @@ class Gate:
     def busy(self) -> bool:
         return self.inner.busy
 
-    def submit(self, request: Request) -> None:
-        self.inner.submit(request)
+    def submit(self, request: Request) -> str:
+        return self.inner.submit(request)
 
     def cancel(self, name: str) -> None:
         self.cancelled.append(name)
@@ -150,7 +150,7 @@ def serving(
     opened = open_arm(deployment, ArmSpec(name="served", kind="candidate", backend="", params=dict(params)))
     gate = Gate(opened=not gated)
 
-    def open_engine() -> Engine:
+    def open_engine() -> BatchEngine:
         gate.engine = opened.open_engine()
         return gate
 

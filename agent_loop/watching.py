@@ -18,7 +18,7 @@ from agent_loop.controller.database import Database, Event
 from agent_loop.cost_model.ceiling import CeilingModel
 from agent_loop.records import Candidate, Verdict
 from harness.codec import canonical_json
-from harness.storage import append_lines
+from harness.storage import append_lines, write_atomic
 
 SHOWN = 12  # candidates of the table
 CAUGHT = ("POLICY", "LOSSY", "LOSSY_DISTRIBUTION", "CHEAT", "BELOW_CEILING", "INCOMPLETE", "NEEDS_HUMAN")
@@ -130,7 +130,10 @@ class EventTail:
     def __init__(self, path: Path) -> None:
         """Read how far the file reaches."""
         self._path = path
-        self._last = sum(1 for _ in path.open("rb")) if path.is_file() else 0
+        data = path.read_bytes() if path.is_file() else b""
+        self._last = data.count(b"\n")
+        if not data.endswith(b"\n") and data:  # a killed writer's last line
+            write_atomic(path, data[: data.rfind(b"\n") + 1])
 
     def write(self, database: Database) -> list[Event]:
         """Append what is new, and give it."""

@@ -26,6 +26,7 @@ DOORS = {
     "datasets": {"sealed_evals/sources.py", "sealed_evals/hub.py"},
     "anthropic": {"agent_loop/explorers"},
     "matplotlib": {"harness/report"},
+    "optuna": {"agent_loop/explorers"},
 }
 
 # Storeys of `harness`, ground up; a module imports lower storeys and its own only.

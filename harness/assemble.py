@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from harness.acceptance_audits import acceptance_audits
-from harness.audits import invalid_reasons, run_audits
+from harness.audits import invalid_reasons, probe_audits, run_audits
 from harness.drafter_detectors import detection_warnings, detections
 from harness.environment import collect_environment, collect_harness
 from harness.models import ModelFolder
@@ -79,6 +79,7 @@ def assemble(evidence: Evidence, now: datetime.datetime) -> Report:
             *run_audits(job, responses, judged.overall.self_exact, evidence.facts),
             *server_audits(job, responses, evidence.facts),
             *acceptance_audits(job, responses, evidence.facts, evidence.model.eos_token_ids),
+            *probe_audits(evidence.facts),
         ),
         timeline=_timeline(job, responses),
         telemetry=dict(evidence.telemetry),

@@ -83,7 +83,7 @@ def _report(options: argparse.Namespace) -> int:
     from msgspec.structs import replace  # noqa: PLC0415 - commands load what they need
 
     from harness.acceptance_audits import acceptance_audits  # noqa: PLC0415
-    from harness.audits import run_audits  # noqa: PLC0415
+    from harness.audits import probe_audits, run_audits  # noqa: PLC0415
     from harness.oracle.stored import load_run  # noqa: PLC0415
     from harness.server_audits import server_audits  # noqa: PLC0415
 
@@ -98,6 +98,7 @@ def _report(options: argparse.Namespace) -> int:
             *run_audits(run.job, run.responses, None if judged is None else judged.self_exact, facts),
             *server_audits(run.job, of_last, facts),
             *acceptance_audits(run.job, run.responses, facts, eos),
+            *probe_audits(facts),
         )
     )
 

@@ -10,6 +10,8 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
+import msgspec
+
 from harness.plan import ArmSpec, Job
 from harness.records import Response
 from harness.results import Audit
@@ -51,6 +53,16 @@ def run_audits(
                     _unless(strict, _same_ids(arm, good, baseline)),
                 ]
     return tuple(audits)
+
+
+def probe_audits(facts: Sequence[Mapping[str, Any]]) -> tuple[Audit, ...]:
+    """What was probed at the end of the last launch (`harness.measure.probes`).
+
+    Args:
+        facts: for each launch, what each backend told of itself, the probes among it.
+    """
+    last = facts[-1].values() if facts else ()
+    return tuple(msgspec.convert(one, Audit) for told in last for one in told.get("probes") or ())
 
 
 def invalid_reasons(

@@ -15,6 +15,7 @@ from harness.plan import ArmSpec, Job
 from harness.records import Response
 from harness.results import Audit
 
+CLIENT_LIMIT = 0.05  # of the time a token takes may be the client's own
 CACHED = 4.0  # so many times as long may strangers take as known prompts, relative to the baseline
 
 
@@ -46,6 +47,7 @@ def server_audits(
             _ids(arm, own),
             _prefix_cache(arm, told),
             _refusals(arm, own),
+            _client(arm, own, facts),
         ]
         if not job.plan.sampling.greedy:
             audits.append(_seeded(arm, own))
@@ -183,6 +185,26 @@ def _refusals(arm: ArmSpec, own: Sequence[Response]) -> Audit:
         name=f"accepted at once: {arm.name}",
         passed=True if not refused else None,
         detail=f"{refused} times a request was answered 429 or 503 first; the waiting counts in its time",
+    )
+
+
+def _client(arm: ArmSpec, own: Sequence[Response], facts: Sequence[Mapping[str, Any]]) -> Audit:
+    """What receiving a token costs this client, against the time the server takes for one."""
+    name = f"the client keeps up: {arm.name}"
+    told = (facts[-1].get(arm.backend) or {}).get("client_overhead") if facts else None
+    busy = sum((r.end_ns or 0) for r in own) / 1e9
+    tokens = sum(len(r.token_ids) for r in own)
+    if not told or not busy or not tokens:
+        return Audit(name=name, passed=None, detail="the client's own cost was not measured")
+    flying = float(arm.params.get("concurrency", 1.0))
+    share = told["microseconds_per_token"] / 1e6 * tokens / busy * flying
+    return Audit(
+        name=name,
+        passed=True if share <= CLIENT_LIMIT else None,
+        detail=(
+            f"{told['microseconds_per_token']:.1f} us a token against a server that does nothing, "
+            f"{share:.1%} of the time that a token took here; limit {CLIENT_LIMIT:.0%}"
+        ),
     )
 
 

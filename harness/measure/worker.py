@@ -12,9 +12,12 @@ import time
 from pathlib import Path
 from typing import Any, BinaryIO, Literal
 
+import msgspec
+
 from harness.codec import Record, canonical_json, from_json
 from harness.errors import EXIT_INVALID, HarnessError
 from harness.measure.launch import facts, open_sessions, requests_for, run_slots, warm_up
+from harness.measure.probes import probe
 from harness.measure.strangers import meet_strangers
 from harness.plan import Job
 from harness.records import PromptLine
@@ -97,6 +100,10 @@ def _run(spec: LaunchSpec, tell: Any) -> dict[str, Any]:
         told = facts(spec.job, sessions)  # before the strangers: they do not count
         for arm, met in meet_strangers(spec.job, sessions, prompts, spec.launch, clock).items():
             told[spec.job.plan.arm(arm).backend]["arms"][arm]["strangers"] = met
+        if spec.launch == spec.job.plan.measure.launches - 1:
+            for arm, audits in probe(spec.job, sessions, prompts, spec.launch, clock).items():
+                own = told[spec.job.plan.arm(arm).backend].setdefault("probes", [])
+                own += [msgspec.to_builtins(audit) for audit in audits]
     return told
 
 

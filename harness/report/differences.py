@@ -26,7 +26,7 @@ NOTE = (
 ABSENT = "-"
 # Readings of the run itself, and what has a table of its own.
 NO_SETTING = frozenset(
-    {"counters", "strangers", "drafter_findings", "client_overhead", "tree_figures", "url"}
+    {"counters", "strangers", "drafter_findings", "client_overhead", "tree_figures", "url", "probes"}
 )
 RUNNING = frozenset({"concurrency", "url", "environment", "graphs"})  # parameters of how an arm is run
 _OF_MECHANISM = re.compile(

@@ -69,7 +69,9 @@ def command(report: Report) -> str:
 def how(report: Report) -> Rows:
     """Plan, harness, models and what was asked of the backends."""
     plan = report.job.plan
-    told_by = [(f"backend {text.name(name)}", told(facts)) for name, facts in report.backends.items()]
+    told_by = [
+        (f"backend {text.name(name)}", told(_settings(facts))) for name, facts in report.backends.items()
+    ]
     facts = [
         ("plan", text.name(report.plan.name)),
         ("plan hash", plain(report.plan.hash)),
@@ -114,6 +116,11 @@ def telemetry_by_block(report: Report) -> Rows:
 def files(report: Report) -> Rows:
     """The artefacts beside the report."""
     return [{"file": text.name(name), "sha256": plain(digest)} for name, digest in report.files.items()]
+
+
+def _settings(facts: object) -> object:
+    """What a backend told, without the probes of the run: those stand among the audits."""
+    return {k: v for k, v in facts.items() if k != "probes"} if isinstance(facts, dict) else facts
 
 
 def _given(record: object) -> dict[str, object]:

@@ -182,3 +182,13 @@ def test_a_server_that_tells_of_synthetic_acceptance_fails(method: str | None, p
     settings = {} if method is None else {"speculative_config.rejection_sample_method": method}
     found = audited(BOTH, facts({}, {"told": {"settings": settings}}))["drafts are verified: candidate"]
     assert found.passed is passed
+
+
+@pytest.mark.parametrize(("cost_us", "passed"), [(20.0, True), (2_000.0, None), (None, None)])
+def test_a_client_that_takes_the_time_of_the_tokens_is_told(
+    cost_us: float | None, passed: bool | None
+) -> None:
+    """Three tokens in 80 ms: 26.7 ms each."""
+    told = facts({}, {})
+    told[0][BACKEND]["client_overhead"] = None if cost_us is None else {"microseconds_per_token": cost_us}
+    assert audited(BOTH, told)["the client keeps up: candidate"].passed is passed

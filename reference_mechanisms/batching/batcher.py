@@ -1,7 +1,7 @@
 """The loop of continuous batching: requests join and leave between steps, each step does what was planned.
 
-Nothing that is planned can change an output: a draft is kept only where it is what the target chose, and random
-numbers hang on a request's own seed, prompt and position.
+Nothing that is planned can change an output: a draft is kept only where it is what the target chose, and
+random numbers hang on a request's own seed, prompt and position.
 """
 
 from __future__ import annotations
@@ -153,9 +153,8 @@ class Batcher:
             else:
                 running.append(Running(slot, self._turns.limit(seat.live), self._expected(seat)))
         free = tuple(slot for slot in range(self._settings.slots) if slot not in self._seats)
-        return State(
-            tuple(sorted(running)), tuple(filling), len(self._waiting), free, self._drafts_before, self._turn
-        )
+        waiting = tuple(len(request.prompt) for request in self._waiting.values())
+        return State(tuple(sorted(running)), tuple(filling), waiting, free, self._drafts_before, self._turn)
 
     def _expected(self, seat: _Seat) -> tuple[float, ...]:
         return seat.worths or seat.acceptance.survivals(self._drafts.most)
@@ -253,7 +252,7 @@ class Batcher:
                 self._reader.extend(slot, _kept(ran.tapped[span], path, kept))
         return outcomes
 
-    def _lockstep(  # noqa: PLR0913, PLR0917 - one step, taken apart
+    def _lockstep(
         self,
         good: Sequence[int],
         slots: Sequence[int],

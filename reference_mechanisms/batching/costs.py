@@ -7,6 +7,7 @@ without a table nothing may be trimmed: a flat one makes every row look free.
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -74,7 +75,7 @@ class Setup:
     measured: str  # date, UTC
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(frozen=True, kw_only=True)
 class StepCosts:
     """Measured milliseconds of steps. Orders do not matter; every shape stands once."""
 
@@ -115,15 +116,28 @@ class StepCosts:
         """Requests that a step can hold."""
         return max(one.requests for one in self.verify)
 
-    def bucket(self, requests: int, rows: int) -> VerifyCost | None:
-        """The cheapest bucket that holds so much; of equals the smaller. None: there is none."""
-        fitting = [one for one in self.verify if one.requests >= requests and one.rows >= rows]
-        return min(fitting, key=lambda one: (one.milliseconds, one.rows, one.requests), default=None)
+    @functools.cached_property
+    def _stairs(self) -> dict[int, list[VerifyCost]]:
+        return {}
 
     def edges(self, requests: int) -> list[VerifyCost]:
-        """Buckets for so many requests, each cheaper than every larger one, by rows."""
-        found = {self.bucket(requests, one.rows) for one in self.verify if one.rows >= requests}
-        return sorted((one for one in found if one is not None), key=lambda one: one.rows)
+        """Buckets that are worth using for so many requests, by rows; none costs more than a larger one."""
+        if requests not in self._stairs:
+            fitting = sorted(
+                (one for one in self.verify if one.requests >= requests and one.rows >= requests),
+                key=lambda one: (-one.rows, one.milliseconds, one.requests),
+            )
+            found: list[VerifyCost] = []
+            for one in fitting:
+                cheaper = not found or one.milliseconds <= found[-1].milliseconds
+                if cheaper and (not found or one.rows < found[-1].rows):
+                    found.append(one)
+            self._stairs[requests] = found[::-1]
+        return self._stairs[requests]
+
+    def bucket(self, requests: int, rows: int) -> VerifyCost | None:
+        """The cheapest bucket that holds so much; of equals the smaller. None: there is none."""
+        return next((one for one in self.edges(requests) if one.rows >= rows), None)
 
     def verify_ms(self, requests: int, rows: int) -> float:
         """Milliseconds of a verify step.
@@ -137,6 +151,26 @@ class StepCosts:
                 f"no bucket of `verify` holds {rows} rows of {requests} requests; measure a larger one"
             )
         return found.milliseconds
+
+    def unpadded_ms(self, requests: int, rows: int) -> float:
+        """Milliseconds of so many rows without padding, on straight lines between the measured shapes.
+
+        Raises:
+            CostError: no shape is as large.
+        """
+        shapes = sorted(
+            (one.rows, one.milliseconds) for one in (*self.verify, *self.between) if one.requests >= requests
+        )
+        behind = next(((at, cost) for at, cost in shapes if at >= rows), None)
+        if behind is None:
+            raise CostError(
+                f"no shape of `verify` has {rows} rows of {requests} requests; measure a larger one"
+            )
+        before = max(((at, cost) for at, cost in shapes if at < rows), default=behind)
+        if behind[0] == before[0]:
+            return behind[1]
+        share = (rows - before[0]) / (behind[0] - before[0])
+        return before[1] + share * (behind[1] - before[1])
 
     def draft_ms(self, requests: int, drafts: int) -> float:
         """Milliseconds of drafting: of the smallest measured shape that holds it.

@@ -31,7 +31,7 @@ class State(NamedTuple):
 
     running: tuple[Running, ...]  # by slot
     filling: tuple[tuple[int, int], ...] = ()  # slot and prompt rows left, by arrival
-    waiting: int = 0  # requests without a slot
+    waiting: tuple[int, ...] = ()  # prompt rows of the requests without a slot, by arrival
     free: tuple[int, ...] = ()  # slots, the first is taken first
     drafts_before: int | None = None  # draft length of the step before
     turn: int = 0  # of the cohorts
@@ -41,7 +41,7 @@ class Plan(NamedTuple):
     """What the next step does."""
 
     joins: tuple[int, ...]  # slots that the first waiting requests take
-    prefill: tuple[Piece, ...]  # of requests that have had a slot before
+    prefill: tuple[Piece, ...]  # of requests that have a slot, those that join among them
     cohorts: Cohorts  # who is verified, and who is drafted for meanwhile
     drafts: int  # of each request, at most; 0: speculation is off
     budget: int | None  # drafts of all verified requests together; None: all that they have
@@ -59,8 +59,9 @@ def plan(state: State, settings: BatchSettings, costs: StepCosts | None, drafts:
     Raises:
         CostError: no bucket holds the requests.
     """
-    joins = state.free[: state.waiting]
-    going = pieces(state.filling, settings.prefill_rows, decoding=bool(state.running))
+    joins = state.free[: len(state.waiting)]
+    filling = (*state.filling, *zip(joins, state.waiting, strict=False))
+    going = pieces(filling, settings.prefill_rows, decoding=bool(state.running))
     if not state.running:
         return Plan(joins, going, Cohorts((), ()), drafts, None)
     slots = tuple(one.slot for one in state.running)

@@ -1,0 +1,122 @@
+"""`specpilot-harness batching simulate`: what each mechanism is worth, from a table and a trace."""
+
+from __future__ import annotations
+
+import argparse
+import dataclasses
+from collections.abc import Callable
+from pathlib import Path
+from typing import TypeVar
+
+from reference_mechanisms.batching.costs import read_costs
+from reference_mechanisms.batching.settings import BatchSettings
+from reference_mechanisms.batching.simulating import Simulated, Trace, simulate, variants
+from reference_mechanisms.jsonfile import write_json
+from reference_mechanisms.verification.figures_file import FiguresFile
+
+Parser = TypeVar("Parser", bound=argparse.ArgumentParser)
+Run = Callable[[argparse.Namespace], int]
+
+
+@dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
+class Recording:
+    """Where a trace comes from."""
+
+    source: str  # run and arm, or what it was imposed by
+    drafts: int  # of every attempt
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Row:
+    """One line of the result."""
+
+    variant: str
+    mechanisms: tuple[str, ...]
+    tokens_per_second: float
+    steps: int
+    rows: int
+    padding: int
+    stalled_ms: float
+
+
+TRACES: FiguresFile[Recording, tuple[Trace, ...]] = FiguresFile(
+    "specpilot/acceptance-traces/1", Recording, tuple[Trace, ...], "traces", "acceptance"
+)
+
+
+def register(commands: argparse._SubParsersAction[Parser], guard: Callable[[Run], Run]) -> None:
+    """Add `batching` and its commands.
+
+    Args:
+        commands: of the command line.
+        guard: turns errors of a mechanism into those of the command line.
+    """
+    batching = commands.add_parser("batching", help="schedule many requests at a time")
+    actions = batching.add_subparsers(dest="action", required=True)
+    command = actions.add_parser("simulate", help="what each mechanism is worth on a table and a trace")
+    command.add_argument("costs", type=Path, help="file of measured step costs")
+    command.add_argument("traces", type=Path, help="file of recorded acceptance")
+    command.add_argument("--slots", type=int, nargs="+", default=[8, 32, 64], help="requests at a time")
+    command.add_argument(
+        "--prefill-rows", type=int, default=256, help="prompt rows of a step while others decode"
+    )
+    command.add_argument(
+        "--cohorts", action="store_true", help="two cohorts too; the table must have overlap"
+    )
+    command.add_argument("--out", type=Path, help="JSON file to write")
+    command.set_defaults(run=guard(_simulate))
+
+
+def compare(costs: Path, traces: Path, settings: BatchSettings) -> list[Row]:
+    """Every variant of a full set of mechanisms, fastest first.
+
+    Args:
+        costs: file of step costs.
+        traces: file of acceptance.
+        settings: the full set.
+
+    Raises:
+        FiguresError: a file cannot be read.
+        CostError: the table does not hold a shape that is needed.
+    """
+    table, (recording, recorded) = read_costs(costs)[1], TRACES.read(traces)
+    rows = [
+        _row(name, one, simulate(recorded, one, table, recording.drafts))
+        for name, one in variants(settings).items()
+    ]
+    return sorted(rows, key=lambda row: -row.tokens_per_second)
+
+
+def _row(name: str, settings: BatchSettings, found: Simulated) -> Row:
+    return Row(
+        name,
+        settings.on,
+        found.tokens_per_second,
+        found.steps,
+        found.rows,
+        found.padding,
+        found.stalled_ms,
+    )
+
+
+def _simulate(options: argparse.Namespace) -> int:
+    results = {}
+    for slots in options.slots:
+        settings = BatchSettings(
+            slots=slots,
+            budget=True,
+            adaptive=True,
+            cohorts=options.cohorts,
+            prefill_rows=options.prefill_rows or None,
+            buckets=True,
+        )
+        rows = results[slots] = compare(options.costs, options.traces, settings)
+        print(f"{slots} requests at a time")
+        for row in rows:
+            print(
+                f"  {row.variant:26} {row.tokens_per_second:10.1f} tokens/s {row.steps:7} steps "
+                f"{row.rows:9} rows {row.padding:8} padding {row.stalled_ms:9.1f} ms stalled"
+            )
+    if options.out is not None:
+        write_json(options.out, {"simulated": True, "results": {str(n): rows for n, rows in results.items()}})
+    return 0

@@ -44,14 +44,14 @@ class Scripted:
 
     name = "offline"
 
-    def __init__(self, work: Callable[[Desk], None]) -> None:
+    def __init__(self, work: Callable[[Desk], object]) -> None:
         self.work = work
 
     def explore(self, desk: Desk, budget: Budget, seed: int) -> None:
         self.work(desk)
 
 
-def run(root: Path, host: Host, work: Callable[[Desk], None], **hooks: Any) -> Stage:
+def run(root: Path, host: Host, work: Callable[[Desk], object], **hooks: Any) -> Stage:
     stage = Stage(root, host, **hooks)
     stage.controller().run([Scripted(work)])
     return stage

@@ -8,6 +8,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal, get_args
 
+from reference_mechanisms.batching.rationing import Ration
+from reference_mechanisms.batching.settings import FIELDS as BATCHING
+from reference_mechanisms.batching.settings import BatchingError, BatchSettings, parse_batching
 from reference_mechanisms.drafters.binding import Bound
 from reference_mechanisms.drafters.calibration import NoDrafter, NullDrafter, Recorded, ReplayDrafter
 from reference_mechanisms.drafters.dspark import DSparkConfig
@@ -31,7 +34,7 @@ RECORDING: tuple[DrafterName, ...] = ("null", "replay")  # need the target's own
 TRAINED: tuple[DrafterName, ...] = ("dflash", "dflash2", "dspark", "eagle3")  # have weights
 SAMPLE_METHODS = ("greedy", "probabilistic")
 DELTA_FORMS = ("recurrence", "wy")
-ANY = ("graphs", "delta_form", *TWO_LEVEL)  # parameters of every arm
+ANY = ("graphs", "delta_form", *TWO_LEVEL, *BATCHING)  # parameters of every arm
 MAX_DRAFTS = 32
 MAX_NODES = 64  # of a draft tree
 TREE_BUDGETS = ("fixed", "measured")
@@ -65,6 +68,7 @@ class ArmSettings:
     sampled: bool = False  # drafts are drawn at temperature above 0, not the best tokens
     min_confidence: float = 0.0  # verify up to the first draft below it; 0 verifies all
     two_level: TwoLevelSettings | None = None  # None: the target alone verifies
+    batching: BatchSettings | None = None  # of requests that join and leave; None: batches as they come
     dense_trees: bool = False  # recurrent layers in the WY form, fast and not bit-exact
     graphs: bool = True  # on CUDA, single requests run in steps of fixed shape, recorded as graphs
 
@@ -82,6 +86,15 @@ class ArmSettings:
     def verifies_trees(self) -> bool:
         """Whether the target's own steps have trees; a first level leaves a chain of them."""
         return self.tree is not None and (self.two_level is None or self.two_level.holding is None)
+
+    def rationed(self, bound: Bound | None) -> bool:
+        """Whether batching shares what was drafted by the drafter's own word: of nodes, or confidences."""
+        if self.batching is None or bound is None:
+            return False
+        if self.tree is not None:
+            return self.batching.tree_budget or self.batching.adaptive
+        config = bound.network.config
+        return self.batching.budget and isinstance(config, DSparkConfig) and config.confidence
 
     @property
     def trained(self) -> bool:
@@ -117,6 +130,7 @@ class ArmSettings:
         vocab_size: int,
         bound: Bound | None = None,
         figures: TreeFigures | None = None,
+        ration: Ration | None = None,
     ) -> Drafter:
         """A drafter for one batch.
 
@@ -125,6 +139,7 @@ class ArmSettings:
             vocab_size: of the target.
             bound: the loaded checkpoint, for a drafter that has one.
             figures: of `tree_figures`, where given.
+            ration: decides how much of what a step drafted is verified; see `rationed`.
         """
         if bound is not None:
             lengths = at_least(self.min_confidence) if self.min_confidence else None
@@ -132,6 +147,10 @@ class ArmSettings:
             if figures is not None:
                 costs = figures.costs if self.tree_measured else None
                 drafting = dataclasses.replace(drafting, calibration=figures.calibration, costs=costs)
+            if ration is not None and self.tree is not None:
+                drafting = dataclasses.replace(drafting, nodes=ration.nodes)
+            elif ration is not None:
+                drafting = dataclasses.replace(drafting, lengths=ration.lengths)
             return bound.new_drafter(drafting)
         makers: Mapping[DrafterName, Callable[[], Drafter]] = {
             "none": NoDrafter,
@@ -167,7 +186,12 @@ def parse_settings(params: Mapping[str, object]) -> ArmSettings:
     form = params.get("delta_form", DELTA_FORMS[0])
     if form not in DELTA_FORMS:
         raise ParameterError(f"`delta_form` must be one of {', '.join(DELTA_FORMS)}, got {form!r}")
-    return dataclasses.replace(settings, two_level=two_level, dense_trees=form == "wy")
+    hosted = bool(settings.min_confidence or settings.tree_measured or two_level)
+    try:
+        batching = parse_batching(params, tree=settings.tree is not None, hosted=hosted)
+    except BatchingError as error:
+        raise ParameterError(str(error)) from None
+    return dataclasses.replace(settings, two_level=two_level, batching=batching, dense_trees=form == "wy")
 
 
 def _settings(name: DrafterName, params: Mapping[str, object]) -> ArmSettings:

@@ -82,6 +82,10 @@ def parse_batching(params: Mapping[str, object], *, tree: bool, hosted: bool) ->
         buckets=_switch(params, "batch_buckets"),
         costs=Path(costs) if isinstance(costs, str) else None,
     )
+    if found.buckets:
+        raise BatchingError(
+            "`batch_buckets` is planned and simulated only: batches have no recorded graphs yet; leave it out"
+        )
     for field in NEED_COSTS:
         if params.get(field) is True and found.costs is None:
             raise BatchingError(

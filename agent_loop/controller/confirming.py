@@ -79,7 +79,8 @@ def _outcome(desk: Confirming, line: str, run: StoredRun | None) -> tuple[Outcom
     if line.startswith("none"):
         return "INFRA", line
     if run is not None:
-        quick = below_floor([r for r in run.responses if r.arm == CANDIDATE], desk.bench.floor)
+        mine, theirs = ([r for r in run.responses if r.arm == name] for name in (CANDIDATE, "stock"))
+        quick = below_floor(mine, theirs, desk.bench.floor)
         if quick is not None:
             return "BELOW_CEILING", "an unseen prompt was answered faster than physics allows"
     if line == "accept":

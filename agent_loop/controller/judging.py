@@ -11,6 +11,7 @@ import math
 from collections.abc import Callable, Sequence
 
 from agent_loop.campaign import Rules
+from agent_loop.cost_model.floors import SLACK
 from agent_loop.records import Effect, Outcome, Stage, Verdict
 from harness.oracle.stored import StoredRun
 from harness.records import Response
@@ -19,6 +20,7 @@ from harness.stats.equivalence import has_width
 from harness.stats.sign_flip import launch_log_ratios, sign_flip_p
 
 Floor = Callable[[Response], float]  # seconds that this response takes at least, on this machine
+INSTANT = 16.0  # times as fast as stock: more than any mechanism known here gives
 INERT = "speculation was off"
 CLOCK_MS = 1.0  # by which a latency may grow unseen, whatever the margin: short ones are mostly noise
 
@@ -82,12 +84,22 @@ def culprits(report: Report) -> dict[str, tuple[Outcome, str]]:
     return found
 
 
-def below_floor(responses: Sequence[Response], floor: Floor) -> Response | None:
-    """The first response that came faster than physics allows."""
-    return next(
-        (one for one in responses if one.end_ns is not None and one.end_ns / 1e9 < floor(one)),
-        None,
-    )
+def below_floor(
+    responses: Sequence[Response], stock: Sequence[Response], floor: Floor
+) -> tuple[Response, float] | None:
+    """The first response that came faster than physics allows, and the least it could have taken.
+
+    Stock is honest: where it runs faster than the measured peaks themselves, they were measured on a busy
+    machine and convict nobody; then only what is `INSTANT` times as fast as stock's fastest, floor for
+    floor, is held for impossible.
+    """
+    near = [one.end_ns / 1e9 / floor(one) for one in stock if one.end_ns is not None and floor(one) > 0.0]
+    least = min(near, default=1.0 / SLACK)
+    scale = 1.0 if least >= 1.0 / SLACK else least / INSTANT
+    for one in responses:
+        if one.end_ns is not None and one.end_ns / 1e9 < scale * floor(one):
+            return one, scale * floor(one)
+    return None
 
 
 def _outcome(  # noqa: PLR0911 - one question a line, in order
@@ -106,10 +118,11 @@ def _outcome(  # noqa: PLR0911 - one question a line, in order
         return "NO_GAIN", f"inert: {bad.detail}"
     if bad is not None:
         return "CHEAT", f"audit failed: {bad.name.removesuffix(f': {arm.name}')}: {bad.detail}"
-    quick = below_floor([r for r in run.responses if r.arm == arm.name], floor)
+    mine, theirs = ([r for r in run.responses if r.arm == name] for name in (arm.name, "stock"))
+    quick = below_floor(mine, theirs, floor)
     if quick is not None:
-        took, least = (quick.end_ns or 0) / 1e6, floor(quick) * 1e3
-        return "BELOW_CEILING", f"answered in {took:.1f} ms what takes at least {least:.1f} ms here"
+        took = (quick[0].end_ns or 0) / 1e6
+        return "BELOW_CEILING", f"answered in {took:.1f} ms what takes at least {quick[1] * 1e3:.1f} ms here"
     if report.status != "valid" or arm.speedup is None:
         return "INVALID", "; ".join(report.reasons) or "no speedup could be computed"
     worse = _guardrail(arm, stock, rules)

@@ -121,11 +121,27 @@ def test_a_run_without_steps_has_no_ceiling() -> None:
 
 def test_an_instant_answer_is_below_the_floor_and_an_honest_one_is_not() -> None:
     floor = response_floor(MACHINE, MODEL)
-    assert below_floor([STOCK], floor) is None
+    assert below_floor([STOCK], [STOCK], floor) is None
     quick = msgspec.structs.replace(
         STOCK, first_token_ns=1000, end_ns=2000, steps=(), prefill_tokens=len(STOCK.token_ids)
     )
-    assert below_floor([STOCK, quick], floor) is quick
+    found = below_floor([STOCK, quick], [STOCK], floor)
+    assert found is not None
+    assert found[0] is quick
+
+
+def test_peaks_of_a_busy_machine_convict_no_honest_response_and_still_an_instant_one() -> None:
+    busy = response_floor(msgspec.structs.replace(MACHINE, bytes_per_s=1e6, flops_per_s=1e6), MODEL)
+    assert busy(STOCK) > (STOCK.end_ns or 0) / 1e9  # stock itself would be below it
+    faster = msgspec.structs.replace(
+        STOCK, prefill_tokens=len(STOCK.token_ids), end_ns=int((STOCK.end_ns or 0) / 4), steps=()
+    )
+    quick = msgspec.structs.replace(STOCK, first_token_ns=1000, end_ns=2000)
+    assert below_floor([faster], [STOCK], busy) is None
+    assert below_floor([quick], [STOCK], busy) is not None
+
+
+def test_floors_are_computed_as_they_are_told() -> None:
     assert step_floor_s(MACHINE, MODEL, 1) == pytest.approx(0.04)
     assert prefill_floor_s(MACHINE, MODEL, 1000) == pytest.approx(0.2)
     assert len(step_seconds(STOCK)) == 4

@@ -40,6 +40,10 @@ def add_drafters(commands: argparse._SubParsersAction[Parser], guard: Callable[[
         _says_something,
         Outside(_commit, _today, _curves),
     )
+    from reference_mechanisms.targets.training.commands import Caller  # noqa: PLC0415
+    from reference_mechanisms.targets.training.commands import register as register_targets  # noqa: PLC0415
+
+    register_targets(commands, guard, Caller(_tied_digest, _says_something, _commit, _today, _curves))
     summary = actions.add_parser("summary", help="figures of trained drafters from a report, for scripts")
     summary.add_argument("report", type=Path, metavar="REPORT_DIR")
     summary.add_argument("--out", type=Path, metavar="FILE", help="write them here (default: print)")
@@ -250,6 +254,12 @@ def _evaluation_prompts(folder: Path | None) -> Mapping[str, Sequence[str]]:
 
 def _says_something(text: Sequence[int]) -> bool:
     return not degenerate(text)
+
+
+def _tied_digest(folder: Path) -> str:
+    from harness.models import weights_digest  # noqa: PLC0415
+
+    return weights_digest(folder, tied_head=True)
 
 
 def _commit() -> str:

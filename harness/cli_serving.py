@@ -50,16 +50,17 @@ def open_wanted(wanted: Wanted) -> Opened:
             names = ", ".join(one.name for one in arms)
             raise UsageError(f"--arm: {wanted.plan} has no arm {wanted.arm!r}; it has {names}")
         arm = found
-    return open_arm(load_deployment(wanted.deployment), arm, wanted.served_name)
+    return open_arm(load_deployment(wanted.deployment), arm, wanted.served_name, wanted.lanes)
 
 
-def open_arm(deployment: Deployment, arm: ArmSpec, name: str | None = None) -> Opened:
+def open_arm(deployment: Deployment, arm: ArmSpec, name: str | None = None, lanes: int = 1) -> Opened:
     """A deployment and an arm of the reference engine, ready to be loaded and served.
 
     Args:
         deployment: target, device, context.
         arm: its `params`.
         name: what clients call the model; None takes the deployment's.
+        lanes: requests that decode at a time.
 
     Raises:
         UsageError: the arm cannot be served.
@@ -89,9 +90,9 @@ def open_arm(deployment: Deployment, arm: ArmSpec, name: str | None = None) -> O
         eos_token_ids=model.eos_token_ids,
     )
     version = metadata.version("specpilot-harness")
-    about = About(served, str(model.path), version, _settings(deployment, arm, version))
+    about = About(served, str(model.path), version, _settings(deployment, arm, version, lanes))
     text = HuggingFaceText(PromptTokenizer(model.path).inner)
-    return Opened(about, text, lambda: _engine(deployment, arm))
+    return Opened(about, text, lambda: _engine(deployment, arm, lanes))
 
 
 def _with_usage_errors(run: Run) -> Run:
@@ -107,15 +108,19 @@ def _with_usage_errors(run: Run) -> Run:
     return guarded
 
 
-def _engine(deployment: Deployment, arm: ArmSpec) -> BatchEngine:
+def _engine(deployment: Deployment, arm: ArmSpec, lanes: int) -> BatchEngine:
     from reference_mechanisms.backend import open_session  # noqa: PLC0415
+    from reference_mechanisms.serving.continuous import Continuous, Parts  # noqa: PLC0415
     from reference_mechanisms.serving.one_by_one import OneByOne  # noqa: PLC0415
 
     session = open_session(deployment, [arm])
+    if lanes > 1:
+        parts = Parts(*session.parts(arm.name, lanes))
+        return Continuous(parts, lanes, deployment.context_length, session.close)
     return OneByOne(lambda request: session.events(arm.name, [request]), session.close)
 
 
-def _settings(deployment: Deployment, arm: ArmSpec, version: str) -> dict[str, Any]:
+def _settings(deployment: Deployment, arm: ArmSpec, version: str, lanes: int) -> dict[str, Any]:
     """What `/server_info` tells."""
     drafter = arm.params.get("drafter")
     speculation = {
@@ -131,7 +136,7 @@ def _settings(deployment: Deployment, arm: ArmSpec, version: str) -> dict[str, A
             "model_config.dtype": deployment.target.dtype,
             "model_config.max_model_len": deployment.context_length,
             "cache_config.enable_prefix_caching": False,
-            "scheduler_config.max_num_seqs": 1,
+            "scheduler_config.max_num_seqs": lanes,
             **{key: value for key, value in speculation.items() if value is not None},
         },
     }

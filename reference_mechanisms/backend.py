@@ -186,14 +186,20 @@ class ReferenceSession:
         Raises:
             RequestError: a request cannot be served.
         """
-        drafter = self._arms[arm].new_drafter(
+        decoder, drafter, _ = self.parts(arm, len(requests))
+        yield from decoder.stream(requests, drafter)
+
+    def parts(self, arm: str, count: int) -> tuple[Decoder, Drafter, ArmSettings]:
+        """What decodes an arm, a drafter for `count` requests, and what the arm says."""
+        settings = self._arms[arm]
+        drafter = settings.new_drafter(
             self._recorded, self._target.config.vocab_size, self._bound.get(arm), self._tree_figures.get(arm)
         )
         if arm in self._two_level:
-            drafter = self._two_level[arm].drafter(drafter, len(requests))
+            drafter = self._two_level[arm].drafter(drafter, count)
         if arm in self._wrap:
             drafter = self._wrap[arm](drafter)
-        yield from self._decoders[arm].stream(requests, drafter)
+        return self._decoders[arm], drafter, settings
 
     def close(self) -> None:
         """Let go of weights and caches."""

@@ -67,6 +67,11 @@ class Decoder:
         self._lanes = lanes
 
     @property
+    def turns(self) -> Turns:
+        """Its rules of a request's turn, for a loop of another kind."""
+        return self._turns
+
+    @property
     def steps(self) -> str:
         """How single requests are stepped, for the report."""
         return "as many rows as needed" if self._lanes is None else self._lanes.about

@@ -9,6 +9,7 @@ import tomllib
 from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, NamedTuple, TypeVar
 
+from reference_mechanisms.batching.settings import MAX_SLOTS
 from reference_mechanisms.serving.errors import ChoiceError
 
 if TYPE_CHECKING:
@@ -29,6 +30,7 @@ class Wanted(NamedTuple):
     plan: str  # name of a built-in one, or a file
     params: Mapping[str, Value] | None  # of the mechanism; None: those of `arm`
     served_name: str | None  # None: the deployment's name
+    lanes: int = 1  # requests that decode at a time
 
 
 def register(
@@ -60,6 +62,13 @@ def register(
     add("--host", default="127.0.0.1", help="interface to listen on (default: %(default)s)")
     add("--port", type=int, default=8000, help="0 takes a free one (default: %(default)s)")
     add("--served-model", metavar="NAME", help="name of the model (default: the deployment's)")
+    add(
+        "--lanes",
+        type=int,
+        default=1,
+        metavar="N",
+        help="requests that decode at a time; 1 has the steps of single requests (default: %(default)s)",
+    )
     add(
         "--queue",
         type=int,
@@ -101,6 +110,8 @@ def _serve(options: argparse.Namespace, open_wanted: Callable[[Wanted], Opened])
         raise ChoiceError(
             f"serve needs the package {missing.name}: pip install 'specpilot-harness[serve]'"
         ) from None
+    if not 1 <= options.lanes <= MAX_SLOTS:
+        raise ChoiceError(f"--lanes must be in 1..{MAX_SLOTS}, got {options.lanes}")
     if options.queue < 1:
         raise ChoiceError(f"--queue must be at least 1, got {options.queue}")
     if not 0 <= options.port < 2**16:
@@ -111,6 +122,7 @@ def _serve(options: argparse.Namespace, open_wanted: Callable[[Wanted], Opened])
         plan=options.plan,
         params=_params(options.arm, options.mechanism),
         served_name=options.served_model,
+        lanes=options.lanes,
     )
     edge = Edge(time.time, lambda: secrets.token_hex(12), lambda: secrets.randbits(31))
     with bind(options.host, options.port) as bound:

@@ -10,12 +10,14 @@ from torch import Tensor, nn
 from reference_mechanisms.drafters.dflash import DFlash
 from reference_mechanisms.drafters.eagle3 import Eagle3
 from reference_mechanisms.drafters.training.teacher import Teacher, weight_of
+from reference_mechanisms.errors import DrafterError
+from reference_mechanisms.targets.training.teaching import AnyTeacher
 
 STANDARD_DEVIATION = 0.02
 
 
 @torch.no_grad()
-def begin(model: DFlash | Eagle3, teacher: Teacher, layers: Sequence[int], seed: int) -> None:
+def begin(model: DFlash | Eagle3, teacher: AnyTeacher, layers: Sequence[int], seed: int) -> None:
     """Set every weight.
 
     The final norm is the target's, because the head behind it is. Layer i starts as the target's layer
@@ -26,6 +28,9 @@ def begin(model: DFlash | Eagle3, teacher: Teacher, layers: Sequence[int], seed:
         teacher: the target.
         layers: of the target, one for each of the drafter's; empty for noise.
         seed: of the noise.
+
+    Raises:
+        DrafterError: `layers` of a target whose layers are of another kind.
     """
     random = torch.Generator().manual_seed(seed)
     for name, weight in model.named_parameters():
@@ -34,6 +39,10 @@ def begin(model: DFlash | Eagle3, teacher: Teacher, layers: Sequence[int], seed:
         elif name.endswith(".bias"):
             weight.zero_()
     model.norm.weight.copy_(teacher.final_norm)
+    if not isinstance(teacher, Teacher):
+        if layers:
+            raise DrafterError("`begin_with`: layers of a hybrid target are of another kind; leave it out")
+        return
     for mine, number in zip(model.layers, layers, strict=False):
         _copy_layer(mine, teacher, number)
 

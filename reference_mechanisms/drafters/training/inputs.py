@@ -19,11 +19,11 @@ from reference_mechanisms.drafters.training.forwards import (
     following_tokens,
     trained_on,
 )
-from reference_mechanisms.drafters.training.teacher import Teacher
+from reference_mechanisms.targets.training.teaching import AnyTeacher
 
 
 @torch.no_grad()
-def inputs_of(model: DFlash | Eagle3, teacher: Teacher, drawn: Iterable[Drawn]) -> dict[str, Tensor]:
+def inputs_of(model: DFlash | Eagle3, teacher: AnyTeacher, drawn: Iterable[Drawn]) -> dict[str, Tensor]:
     """Sums of x^T x over the rows x that each matrix meets, float64 [columns, columns] by its name.
 
     Args:
@@ -65,7 +65,7 @@ def _alone(one: Drawn, sequence: int) -> Drawn:
 
 
 def _forward(
-    model: DFlash | Eagle3, teacher: Teacher, one: Drawn, add: Callable[[str, Tensor], None]
+    model: DFlash | Eagle3, teacher: AnyTeacher, one: Drawn, add: Callable[[str, Tensor], None]
 ) -> None:
     drafts = one.valid.shape[-1]
     taps = teacher.forward(one.token_ids, trained_on(model)).taps.float()

@@ -24,7 +24,7 @@ from reference_mechanisms.drafters.training.forwards import Batch, trained_on
 from reference_mechanisms.drafters.training.head_loss import Taught, taught_by
 from reference_mechanisms.drafters.training.losses import Ends, loss_of, position_weights
 from reference_mechanisms.drafters.training.optimizing import Mover, Optimizing
-from reference_mechanisms.drafters.training.teacher import Teacher
+from reference_mechanisms.targets.training.teaching import AnyTeacher
 
 _WARM_UPS = 3  # eager steps in front of a recording; their effect is taken back
 
@@ -95,7 +95,7 @@ def sizes(students: Sequence[Student]) -> Mapping[str, int]:
 
 def train(
     students: Sequence[Student],
-    teacher: Teacher,
+    teacher: AnyTeacher,
     corpus: Corpus,
     schedule: Schedule,
     first: int = 0,
@@ -143,7 +143,7 @@ class Seen(NamedTuple):
 class Lesson:
     """What one step does."""
 
-    def __init__(self, teacher: Teacher, taps: tuple[int, ...], gamma: float, *, soft: bool) -> None:
+    def __init__(self, teacher: AnyTeacher, taps: tuple[int, ...], gamma: float, *, soft: bool) -> None:
         self._teacher, self._taps, self._gamma, self._soft = teacher, taps, gamma, soft
         self._ends = Ends(lambda ids: teacher.embedding[ids].float(), teacher.head)
 

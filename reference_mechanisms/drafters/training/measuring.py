@@ -21,7 +21,7 @@ from reference_mechanisms.drafters.picking import best_of
 from reference_mechanisms.drafters.training.corpus import Corpus
 from reference_mechanisms.drafters.training.forwards import Batch, block_rows, chain_rows, trained_on
 from reference_mechanisms.drafters.training.losses import Ends
-from reference_mechanisms.drafters.training.teacher import Teacher
+from reference_mechanisms.targets.training.teaching import AnyTeacher
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,7 +52,7 @@ class Walked(NamedTuple):
 
 
 @torch.no_grad()
-def walk(model: DFlash | Eagle3, teacher: Teacher, corpus: Corpus, drafts: int) -> list[Walked]:
+def walk(model: DFlash | Eagle3, teacher: AnyTeacher, corpus: Corpus, drafts: int) -> list[Walked]:
     """Accepted counts of every step of every text.
 
     Args:
@@ -103,7 +103,7 @@ def _accepted(ids: tuple[int, ...], prompt: int, drafted: list[list[int]]) -> li
 
 
 def _drafts(
-    model: DFlash | Eagle3, teacher: Teacher, ends: Ends, ids: tuple[int, ...], prompt: int, drafts: int
+    model: DFlash | Eagle3, teacher: AnyTeacher, ends: Ends, ids: tuple[int, ...], prompt: int, drafts: int
 ) -> Tensor:
     """Drafts [anchors, drafts] from every position of the text but the last."""
     token_ids = torch.tensor([ids], device=teacher.device)

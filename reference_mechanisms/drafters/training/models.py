@@ -15,9 +15,10 @@ from reference_mechanisms.drafters.taps import check_taps
 from reference_mechanisms.drafters.training.plan import DrafterSpec
 from reference_mechanisms.errors import DrafterError
 from reference_mechanisms.targets.config import LlamaConfig
+from reference_mechanisms.targets.hybrid_config import HybridConfig
 
 
-def config_of(spec: DrafterSpec, target: LlamaConfig, drafts: int, mask_token: int) -> Config:
+def config_of(spec: DrafterSpec, target: LlamaConfig | HybridConfig, drafts: int, mask_token: int) -> Config:
     """The configuration of a drafter that shares embedding and head with its target.
 
     Raises:

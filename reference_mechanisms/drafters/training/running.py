@@ -29,8 +29,8 @@ from reference_mechanisms.drafters.training.models import config_of
 from reference_mechanisms.drafters.training.optimizing import Optimizing
 from reference_mechanisms.drafters.training.plan import DrafterSpec, TrainingPlan
 from reference_mechanisms.drafters.training.states import Curves, Reached, load_state, save_state
-from reference_mechanisms.drafters.training.teacher import Teacher, load_teacher
 from reference_mechanisms.errors import DrafterError
+from reference_mechanisms.targets.training.teaching import AnyTeacher, load_any_teacher
 
 RECORD = "training.json"
 WEIGHTS = "model.safetensors"
@@ -95,15 +95,15 @@ def run_plan(
         raise DrafterError("the corpus is empty; write one with `drafters data`")
     device = torch.device(run.device or ("cuda" if torch.cuda.is_available() else "cpu"))
     dtype = torch.bfloat16 if device.type == "cuda" else torch.float32
-    teacher = load_teacher(target.folder, dtype, device)
-    students = [_student(spec, plan, teacher) for spec in plan.drafter]
+    teacher = load_any_teacher(target.folder, dtype, device)
+    students = [student(spec, plan, teacher) for spec in plan.drafter]
     run.said(f"{corpus.written} tokens to learn from; weights: {dict(sizes(students))}")
     curves: Curves = {one.name: [] for one in students}
     first, before = 0, 0.0
     if run.resume:
         first, curves, before = load_state(run.out, students, plan_sha256)
         run.said(f"going on from step {first}")
-    schedule = _schedule(plan)
+    schedule = schedule_of(plan)
     every = max(1, schedule.steps // plan.schedule.points)
     some = held_out.only(range(0, len(held_out), max(1, len(held_out) // plan.schedule.measured)))
     measured: list[_Measured] = []
@@ -161,7 +161,8 @@ def run_plan(
     return True
 
 
-def _student(spec: DrafterSpec, plan: TrainingPlan, teacher: Teacher) -> Student:
+def student(spec: DrafterSpec, plan: TrainingPlan, teacher: AnyTeacher) -> Student:
+    """A drafter at its beginning."""
     config = config_of(spec, teacher.config, plan.drafts, plan.mask_token)
     network = build(config, "cpu")
     begin(network, teacher, spec.begin_with, plan.seed)
@@ -170,7 +171,8 @@ def _student(spec: DrafterSpec, plan: TrainingPlan, teacher: Teacher) -> Student
     return Student(spec.name, model, optimizing, spec.soft_share)
 
 
-def _schedule(plan: TrainingPlan) -> Schedule:
+def schedule_of(plan: TrainingPlan) -> Schedule:
+    """How long, in what batches."""
     spec = plan.schedule
     shape = Shape(sequences=spec.sequences, anchors=spec.anchors, drafts=plan.drafts, longest=spec.longest)
     return Schedule(steps=spec.steps, shape=shape, warmup=spec.warmup, gamma=spec.gamma, seed=plan.seed)
@@ -188,7 +190,7 @@ def _line(name: str, steps: int, last: Point) -> str:
 def _measure(
     name: str,
     model: Network,
-    teacher: Teacher,
+    teacher: AnyTeacher,
     texts: Corpus,
     plan: TrainingPlan,
     step: int,
@@ -214,7 +216,7 @@ def _told(corpus: Corpus) -> dict[str, Any]:
 
 
 def _inputs(
-    one: Student, spec: DrafterSpec, teacher: Teacher, corpus: Corpus, schedule: Schedule
+    one: Student, spec: DrafterSpec, teacher: AnyTeacher, corpus: Corpus, schedule: Schedule
 ) -> dict[str, Tensor]:
     """What its matrices meet on some of the text; nothing where no matrix is rounded to four bits."""
     if 4 not in spec.bits.values():
@@ -226,7 +228,7 @@ def _inputs(
 def _store(
     one: Student,
     spec: DrafterSpec,
-    teacher: Teacher,
+    teacher: AnyTeacher,
     target: TrainingTarget,
     folder: Path,
     inputs: dict[str, Tensor],

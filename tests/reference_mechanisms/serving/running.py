@@ -145,9 +145,11 @@ def serving(
     *,
     most: int = 64,
     gated: bool = False,
+    lanes: int = 1,
 ) -> Iterator[Client]:
     """Serve until the block ends."""
-    opened = open_arm(deployment, ArmSpec(name="served", kind="candidate", backend="", params=dict(params)))
+    arm = ArmSpec(name="served", kind="candidate", backend="", params=dict(params))
+    opened = open_arm(deployment, arm, lanes=lanes)
     gate = Gate(opened=not gated)
 
     def open_engine() -> BatchEngine:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 import msgspec
@@ -17,7 +18,7 @@ from harness.tokenize import PromptTokenizer
 from reference_mechanisms.backend import ReferenceSession, open_session
 from reference_mechanisms.serving.fields import CompletionRequest, read
 from tests.harness.tiny import EOS, VOCAB
-from tests.reference_mechanisms.serving.running import Client
+from tests.reference_mechanisms.serving.running import Client, serving
 
 PROMPTS = ((256, 97, 98), (256, 1), (9, 9, 9, 9, 9, 9), tuple(range(40)))
 
@@ -69,6 +70,31 @@ def test_greedy_ids_are_those_of_the_engine(
     choice = client.complete(list(prompt), max_tokens=24)
     assert told(choice) == expected.choice()
     assert choice["prompt_token_ids"] == list(prompt)
+
+
+@pytest.mark.parametrize("params", [{"drafter": "none"}, {"drafter": "ngram", "drafts": 4}], ids=str)
+def test_requests_that_decode_together_get_what_each_would_alone(
+    deployment: Deployment, session: ReferenceSession, params: dict[str, str | int]
+) -> None:
+    asked = [
+        (prompt, {"temperature": heat, "seed": 5}, stream)
+        for heat in (0.0, 0.9)
+        for stream in (False, True)
+        for prompt in PROMPTS
+    ]
+
+    def ask_for(one: tuple[tuple[int, ...], dict[str, Any], bool]) -> list[int]:
+        prompt, fields, stream = one
+        if not stream:
+            ids: list[int] = client.complete(list(prompt), max_tokens=24, **fields)["token_ids"]
+            return ids
+        body = {"prompt": list(prompt), "max_tokens": 24, "return_token_ids": True, **fields}
+        events = client.events("/v1/completions", body)
+        return [token for event in events for token in event["choices"][0]["token_ids"]]
+
+    with serving(deployment, params, lanes=4) as client, ThreadPoolExecutor(8) as threads:
+        found = list(threads.map(ask_for, asked))
+    assert found == [Expected(session, prompt, **fields).ids for prompt, fields, _ in asked]
 
 
 SAMPLING: tuple[dict[str, Any], ...] = (

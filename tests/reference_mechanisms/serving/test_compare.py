@@ -21,7 +21,7 @@ def test_our_servers_are_measured_from_outside(deployment: Deployment, tmp_path:
     out = tmp_path / "out"
     with (
         serving(deployment, {"drafter": "none"}) as stock,
-        serving(deployment, {"drafter": "ngram", "drafts": 3}) as candidate,
+        serving(deployment, {"drafter": "ngram", "drafts": 3}, lanes=4) as candidate,
     ):
         code = main(
             [

@@ -12,21 +12,14 @@ import aiohttp
 import pytest
 
 from harness.plan import Deployment
-from reference_mechanisms.serving.one_by_one import OneByOne
 from tests.reference_mechanisms.serving.running import Client, await_that, serving
 
 NGRAM: dict[str, str | int] = {"drafter": "ngram", "drafts": 3}
 LONG = {"prompt": [1, 2], "max_tokens": 100, "temperature": 0, "ignore_eos": True}
 
 
-def engine_of(client: Client) -> OneByOne:
-    engine = client.gate.engine
-    assert isinstance(engine, OneByOne)
-    return engine
-
-
 def hold_nothing_is_left(client: Client) -> None:
-    await_that(lambda: client.server.desk.open_requests == 0 and not engine_of(client).busy)
+    await_that(lambda: client.server.desk.open_requests == 0 and not client.gate.busy)
     assert client.metric("vllm:num_requests_running") == 0
     assert client.metric("vllm:num_requests_waiting") == 0
 
@@ -97,7 +90,10 @@ def test_a_client_that_goes_from_a_whole_answer_is_cancelled(deployment: Deploym
         assert client.gate.cancelled == ["cmpl-r0"]
 
 
-def test_two_hundred_requests_with_cancels_and_stops_leave_nothing_behind(deployment: Deployment) -> None:
+@pytest.mark.parametrize("lanes", [1, 4])
+def test_two_hundred_requests_with_cancels_and_stops_leave_nothing_behind(
+    deployment: Deployment, lanes: int
+) -> None:
     rng = random.Random(4)  # noqa: S311 - no secret
 
     async def one(http: aiohttp.ClientSession, url: str, number: int, patience: float | None) -> int:
@@ -132,7 +128,7 @@ def test_two_hundred_requests_with_cancels_and_stops_leave_nothing_behind(deploy
         async with aiohttp.ClientSession(timeout=aiohttp.ClientTimeout(total=60)) as http:
             return sum(await asyncio.gather(*map(limited, range(200))))
 
-    with serving(deployment, NGRAM) as client:
+    with serving(deployment, NGRAM, lanes=lanes) as client:
         before = client.complete([5, 6], max_tokens=30)
         ended = asyncio.run(all_of_them(client.url))
         hold_nothing_is_left(client)

@@ -1,0 +1,1 @@
+"""Trains the small hybrid target that comes with this package."""

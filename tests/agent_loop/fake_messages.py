@@ -37,14 +37,18 @@ class FakeMessages:
     """The server; `requests` holds the bodies it was sent, `problems` what was wrong with them."""
 
     def __init__(self, script: Sequence[Play | list[Play]]) -> None:
+        self.begin(script)
+        self.ids = itertools.count(1)
+        self.lock = threading.Lock()
+        self.url = ""
+
+    def begin(self, script: Sequence[Play | list[Play]]) -> None:
+        """Play another script, with nothing asked yet."""
         self.script = [step if isinstance(step, list) else [step] for step in script]
         self.requests: list[dict[str, Any]] = []
         self.headers: list[dict[str, str]] = []
         self.problems: list[str] = []
         self.seen: Counter[int] = Counter()
-        self.ids = itertools.count(1)
-        self.lock = threading.Lock()
-        self.url = ""
 
     def play(self, body: dict[str, Any]) -> Play:
         turn = sum(1 for message in body["messages"] if message["role"] == "assistant")
@@ -148,7 +152,8 @@ class Handler(BaseHTTPRequestHandler):
         self.send_header("request-id", "req_1")
         self.send_header("transfer-encoding", "chunked")
         self.end_headers()
-        for name, data in events(message):
+        for told, told_data in events(message):
+            name, data = told, told_data
             if play.get("cut") == "middle" and name == "content_block_stop":
                 self.close_connection = True
                 return

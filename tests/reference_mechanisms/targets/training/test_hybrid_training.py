@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -16,11 +15,11 @@ from reference_mechanisms.engine.rows import Segment
 from reference_mechanisms.errors import TargetError
 from reference_mechanisms.targets.hybrid import load_hybrid
 from reference_mechanisms.targets.hybrid_config import parse_hybrid_config
-from reference_mechanisms.targets.training import vocabulary
+from reference_mechanisms.targets.training import pretraining, vocabulary
 from reference_mechanisms.targets.training.chunked import Rows, delta_rule, unit_inverse
 from reference_mechanisms.targets.training.network import HybridNetwork, Past
 from reference_mechanisms.targets.training.plan import Pretraining, load_hybrid_plan
-from reference_mechanisms.targets.training.pretraining import TRIAL, pretrain
+from reference_mechanisms.targets.training.pretraining import pretrain
 from reference_mechanisms.targets.training.storing import described, load_network, store_target
 from reference_mechanisms.targets.training.teaching import write_greedily
 
@@ -149,24 +148,22 @@ def texts() -> Corpus:
 
 
 def test_a_network_learns_a_text_that_repeats_itself() -> None:
-    spec = Pretraining(steps=30, sequences=4, positions=48, points=3)
+    spec = Pretraining(steps=18, sequences=2, positions=48, points=3)
     points = [point for point, _ in pretrain(network(), texts(), spec, 1)]
-    assert [point.step for point in points] == [10, 20, 30]
+    assert [point.step for point in points] == [6, 12, 18]
     assert points[-1].loss < points[0].loss - 0.5
 
 
-def test_a_run_keeps_to_its_time() -> None:
-    def clock() -> Iterator[float]:
-        yield from (0.0, 0.0, 24.0)  # the trial steps take a second each
-
-    ticks = clock()
+def test_a_run_keeps_to_its_time(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(pretraining, "TRIAL", 2)
+    ticks = iter((0.0, 0.0, 2.0, 2.0))  # each of the two trial steps takes a second
 
     def now() -> float:
-        return next(ticks, 24.0)
+        return next(ticks)
 
     spec = Pretraining(steps=5000, sequences=1, positions=16)
-    last = list(pretrain(network(), texts(), spec, 1, seconds=40, clock=now))[-1]
-    assert last[0].step == last[1] == TRIAL + int(0.97 * 40 - 24)
+    last = list(pretrain(network(), texts(), spec, 1, seconds=8, clock=now))[-1]
+    assert last[0].step == last[1] == 2 + 5  # 0.97 x 8 s less the two that are gone
 
 
 def test_any_text_survives_the_vocabulary(tmp_path: Path) -> None:
@@ -208,6 +205,7 @@ def test_the_shipped_plan_stays_below_its_size() -> None:
 
 
 @pytest.mark.gpu
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU")
 def test_recorded_steps_are_the_steps_launched_one_by_one() -> None:
     spec = Pretraining(steps=6, sequences=4, positions=128, points=6)
     losses = []

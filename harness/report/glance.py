@@ -61,18 +61,21 @@ def audit_card(report: Report) -> Card:
     passed = len(report.audits) - len(failed) - len(open_)
     if not report.audits:
         return Card("Audits", "none", "bad", (), ("no audit was run: nothing speaks for this report",))
-    bad = len(failed) + len(broken)
-    word = f"{bad} failed" if bad else "none failed"
+    word = f"{len(failed)} failed" if failed else "none failed"
+    if broken:
+        word += f", {len(broken)} drafter{'' if len(broken) == 1 else 's'} may be broken"
     facts = (
         ("passed", str(passed)),
         ("failed", str(len(failed))),
         ("without a verdict", str(len(open_))),
-        ("broken drafters", str(len(broken))),
+        ("drafters that may be broken", str(len(broken))),
     )
     points = [f"FAILED {text.name(audit.name)}: {plain(audit.detail)}" for audit in failed]
-    points += [f"BROKEN {text.name(one.arm)}: {text.name(one.detector)}" for one in broken]
+    points += [f"may be broken: {text.name(one.arm)} ({text.name(one.detector)})" for one in broken]
     points += [f"no verdict: {text.name(audit.name)}" for audit in open_]
-    return Card("Audits", word, "bad" if bad else "fair" if open_ else "good", facts, _cut(points))
+    return Card(
+        "Audits", word, "bad" if failed else "fair" if open_ or broken else "good", facts, _cut(points)
+    )
 
 
 def system_card(report: Report) -> Card:

@@ -78,6 +78,9 @@ def open_arm(deployment: Deployment, arm: ArmSpec, name: str | None = None, lane
             f"--mechanism: {arm.params['drafter']!r} drafts what was recorded of each prompt beforehand, "
             "which a server cannot do; choose another"
         )
+    batching = next((one for one in arm.params if one.startswith("batch_") or one == "step_costs"), None)
+    if batching is not None:
+        raise UsageError(f"--mechanism: `{batching}` is not served yet; leave it out, and give --lanes N")
     if deployment.device == "remote":
         raise UsageError(
             f"deployment {deployment.name}: `device` is 'remote', but `serve` runs the target here"

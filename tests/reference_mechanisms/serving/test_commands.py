@@ -54,6 +54,7 @@ def test_words_that_are_no_fields_are_named(words: list[str]) -> None:
         (("--queue", "0"), "--queue"),
         (("--lanes", "0"), "--lanes"),
         (("--lanes", "2", "--mechanism", "ngram", "k=4", "two_level=stage", "stage_first=2"), "--lanes"),
+        (("--mechanism", "ngram", "k=4", "batch_slots=4"), "`batch_slots`"),
         (("--port", "70000"), "--port"),
         (("--arm", "nobody"), "nobody"),
         (("--mechanism", "telepathy"), "`drafter` must be one of"),

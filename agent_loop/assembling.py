@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import contextlib
 import datetime
 import json
-from collections.abc import Callable, Sequence
+import os
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -17,7 +19,11 @@ from agent_loop.controller.judging import Floor
 from agent_loop.controller.trials import Bench
 from agent_loop.cost_model.ceiling import CeilingModel
 from agent_loop.executors.protocol import Executor
+from agent_loop.explorers.claude import MODEL, ClaudeExplorer
 from agent_loop.explorers.offline import OfflineExplorer
+from agent_loop.gateway.prices import load_prices
+from agent_loop.gateway.settings import Settings
+from agent_loop.gateway.starting import Door, guests, running, with_key
 from agent_loop.guest.arms import arm_of
 from agent_loop.memory.remembering import recaller, rememberer
 from agent_loop.memory.store import Memory
@@ -52,6 +58,11 @@ class Folders:
     def worktrees(self) -> Path:
         """Patches, laid out as files."""
         return self.root / "worktrees"
+
+    @property
+    def gateway(self) -> Path:
+        """Ledger and transcripts of what models were asked."""
+        return self.root / "gateway"
 
     @property
     def events(self) -> Path:
@@ -145,17 +156,54 @@ def brief(loop: Loop, ceiling: CeilingModel | None) -> Brief:
     )
 
 
-def make_explorer(spec: ExplorerSpec, submissions: int, first: Sequence[Candidate] = ()) -> Explorer:
+@contextlib.contextmanager
+def open_doors(loop: Loop, folders: Folders, key_file: Path | None) -> Iterator[Mapping[str, Door]]:
+    """A gateway for the explorers that speak to a model; no process where there is none.
+
+    Args:
+        loop: the campaign.
+        folders: of it.
+        key_file: holds the API key; None takes it out of the environment.
+
+    Raises:
+        UsageError: there is no key, or a model has no price.
+    """
+    speaking = {one.name: one for one in loop.plan.explorers if one.kind == "claude"}
+    if not speaking:
+        yield {}
+        return
+    prices = load_prices()
+    for one in speaking.values():
+        prices.of(one.model or MODEL)
+    settings = Settings(
+        campaign=loop.plan.name,
+        folder=str(folders.gateway.absolute()),
+        explorers=guests({name: one.budget for name, one in speaking.items()}),
+        budget=loop.plan.budget,
+    )
+    with running(with_key(settings, key_file, os.environ)) as doors:
+        yield doors
+
+
+def make_explorer(
+    spec: ExplorerSpec,
+    submissions: int,
+    first: Sequence[Candidate] = (),
+    doors: Mapping[str, Door] | None = None,
+) -> Explorer:
     """The explorer that a campaign names.
 
     Args:
         spec: of the campaign.
         submissions: that a round measures at most.
         first: candidates from files, for the offline explorer to try before it searches.
+        doors: of `open_doors`, for explorers that speak to a model.
 
     Raises:
-        UsageError: it is one that is made elsewhere.
+        UsageError: its kind cannot be had here.
     """
     if spec.kind == "offline":
         return OfflineExplorer(spec.name, batch=spec.batch, submissions=submissions, first=first)
-    raise UsageError(f"explorer {spec.name}: kind {spec.kind!r} needs a gateway; see `loop run --help`")
+    if spec.kind == "claude" and doors is not None and spec.name in doors:
+        return ClaudeExplorer(spec.name, doors[spec.name], model=spec.model)
+    raise UsageError(f"explorer {spec.name}: kind {spec.kind!r} cannot be had yet; use 'claude' or 'offline'")

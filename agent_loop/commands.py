@@ -40,6 +40,9 @@ def register(commands: argparse._SubParsersAction[Parser]) -> None:
         )
         command.add_argument("--controller", type=Path, metavar="DIR", help="folder of keys and evidence")
         command.add_argument("--evals-dir", type=Path, help="folder with the original evaluation files")
+        command.add_argument(
+            "--key-file", type=Path, metavar="FILE", help="API key of explorers that ask a model"
+        )
         command.add_argument("--ceiling", type=Path, metavar="FILE", help="of `loop ceiling --out`")
         command.add_argument(
             "--plant",
@@ -70,7 +73,13 @@ def register(commands: argparse._SubParsersAction[Parser]) -> None:
 
 
 def _run(options: argparse.Namespace) -> int:
-    from agent_loop.assembling import Folders, Parts, make_explorer, open_controller  # noqa: PLC0415
+    from agent_loop.assembling import (  # noqa: PLC0415
+        Folders,
+        Parts,
+        make_explorer,
+        open_controller,
+        open_doors,
+    )
     from agent_loop.campaign import load_loop  # noqa: PLC0415
     from agent_loop.executors.local import LocalProcesses  # noqa: PLC0415
     from agent_loop.executors.protocol import TrialFailed  # noqa: PLC0415
@@ -84,9 +93,9 @@ def _run(options: argparse.Namespace) -> int:
     if options.resume and not folders.database.is_file():
         raise UsageError(f"{folders.root} holds no campaign to resume; use `loop run`")
     first = _planted(options.plant)
-    explorers = [make_explorer(spec, loop.plan.submissions, first) for spec in loop.plan.explorers]
     keys = options.controller or paths.controller_dir()
-    with locked(folders.root):
+    with locked(folders.root), open_doors(loop, folders, options.key_file) as doors:
+        explorers = [make_explorer(spec, loop.plan.submissions, first, doors) for spec in loop.plan.explorers]
         floor, found = _floors(loop, options.ceiling)
         memory = Memory(_memory_file(options))
         parts = Parts(

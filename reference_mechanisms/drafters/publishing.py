@@ -69,6 +69,7 @@ def _dspark(config: DSparkConfig, layer: dict[str, Any]) -> dict[str, Any]:
             "markov_head_type": config.markov_kind,
             "enable_confidence_head": config.confidence,
             "confidence_head_with_markov": config.confidence_with_markov,
+            "eagle_config": {"target_layer_ids": list(config.taps)},  # vLLM 0.25 counts a tap a layer without
         }
     )
 

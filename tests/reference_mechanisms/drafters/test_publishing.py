@@ -75,6 +75,11 @@ def test_what_no_file_can_say_is_refused(reaches: tuple[Reach, ...]) -> None:
         published(dataclasses.replace(dflash().config, reaches=reaches), 512)
 
 
+def test_a_dspark_names_its_taps_where_vllm_counts_them() -> None:
+    config = dspark().config
+    assert published(config, 512)["eagle_config"] == {"target_layer_ids": list(config.taps)}
+
+
 def test_a_dspark_with_an_idle_anchor_row_is_refused() -> None:
     with pytest.raises(DrafterError, match="anchor row"):
         published(dspark(anchor_row=False).config, 512)

@@ -11,11 +11,16 @@ import torch
 from reference_mechanisms.arms import ArmSettings, ParameterError
 from reference_mechanisms.engine.target import Target
 from reference_mechanisms.errors import MechanismError, TargetError
+from reference_mechanisms.targets.config import ARCHITECTURES, read_json
 from reference_mechanisms.targets.hybrid import HybridTarget
+from reference_mechanisms.targets.loading import load_target
 from reference_mechanisms.verification.tree_figures import TreeFigures, TreeSetup, read_tree_figures
 from reference_mechanisms.verification.two_level.figures import Setup
 from reference_mechanisms.verification.two_level.level_one import LevelOne, level_one_of
 from reference_mechanisms.verification.two_level.policies import Levels, TwoLevel
+from reference_mechanisms.weight12.product import streams
+from reference_mechanisms.weight12.raw_matrices import load_streamed_llama
+from reference_mechanisms.weight12.target import load_packed_llama
 
 
 class Loaded(NamedTuple):
@@ -26,6 +31,32 @@ class Loaded(NamedTuple):
     sha256: str  # of the weights
     eos_ids: Sequence[int]
     context_length: int
+
+
+def load_session_target(
+    folder: Path, weights_format: str, dtype: torch.dtype, device: torch.device
+) -> Target:
+    """The target of a session, by the kernels of its weights and device.
+
+    Dense bf16 targets go through the streaming kernels where those run: rows do not notice each other there,
+    so steps of any shape round alike.
+
+    Args:
+        folder: of the model.
+        weights_format: `deployment.weights_format`.
+        dtype: to compute in.
+        device: to compute on.
+
+    Raises:
+        TargetError: the folder is no complete checkpoint of a known architecture.
+        WeightError: a packed folder was changed.
+    """
+    if weights_format == "weight12":
+        return load_packed_llama(folder, dtype, device)
+    named = read_json(folder / "config.json").get("architectures")
+    if named in [[name] for name in ARCHITECTURES] and dtype == torch.bfloat16 and streams(device):
+        return load_streamed_llama(folder, device)
+    return load_target(folder, dtype, device)
 
 
 def dense_trees(arms: Mapping[str, ArmSettings], target: Target) -> dict[str, Target]:

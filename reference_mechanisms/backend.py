@@ -18,7 +18,13 @@ from harness.plan import ArmSpec, Deployment
 from harness.records import DecodeRequest, StepEvent
 from harness.tokenize import PromptTokenizer
 from reference_mechanisms.arm_figures import Sample, write_arm_figures
-from reference_mechanisms.arm_targets import Loaded, dense_trees, tree_figures, two_levels
+from reference_mechanisms.arm_targets import (
+    Loaded,
+    dense_trees,
+    load_session_target,
+    tree_figures,
+    two_levels,
+)
 from reference_mechanisms.arms import ArmSettings, ParameterError, parse_settings
 from reference_mechanisms.drafters.binding import Bound, bind
 from reference_mechanisms.drafters.detectors import Finding, last_layer_tap, untrained_norms
@@ -37,7 +43,6 @@ from reference_mechanisms.errors import DrafterError, RequestError, TargetError
 from reference_mechanisms.request import Event, Request, Sampling
 from reference_mechanisms.targets.loading import load_target
 from reference_mechanisms.weight12.errors import WeightError
-from reference_mechanisms.weight12.target import load_packed_llama
 
 Wrap = Callable[[Drafter], Drafter]
 
@@ -75,8 +80,9 @@ class ReferenceSession:
         dtype: torch.dtype = getattr(torch, deployment.target.dtype)
         tokenizer = PromptTokenizer(model.path)
         try:
-            load = load_packed_llama if deployment.weights_format == "weight12" else load_target
-            self._target: Target = load(model.path, dtype, torch.device(deployment.device))
+            self._target: Target = load_session_target(
+                model.path, deployment.weights_format, dtype, torch.device(deployment.device)
+            )
         except (TargetError, WeightError) as error:
             raise ModelError(str(error)) from None
         self._folders = {

@@ -6,10 +6,15 @@ kernels do not; and they give bit for bit what packed weights give. On a CPU mat
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import torch
 from torch import Tensor
 
 from reference_mechanisms.kernels.weight12.arrange import Arranged, arrange_raw
+from reference_mechanisms.targets.checkpoint import Checkpoint
+from reference_mechanisms.targets.config import read_config
+from reference_mechanisms.targets.llama import LlamaTarget
 from reference_mechanisms.targets.matrices import Linear, PlainMatrices, Source
 from reference_mechanisms.weight12 import product
 
@@ -44,6 +49,17 @@ class RawMatrices(PlainMatrices):
 
     def _product(self, weight: Tensor, bias: Tensor | None = None) -> Linear:
         return raw_linear(weight, bias) if self._streams else super()._product(weight, bias)
+
+
+def load_streamed_llama(folder: Path, device: torch.device) -> LlamaTarget:
+    """Load a dense target in bf16 for the streaming kernels.
+
+    Raises:
+        TargetError: the folder is no complete checkpoint of a dense architecture.
+    """
+    config = read_config(folder)
+    with torch.inference_mode(), Checkpoint(folder) as checkpoint:
+        return LlamaTarget(config, checkpoint, torch.bfloat16, device, RawMatrices(checkpoint, device))
 
 
 def raw_linear(weight: Tensor, bias: Tensor | None = None) -> RawLinear:

@@ -100,7 +100,7 @@ class ClaudeExplorer:
             if longer > LONGER:
                 return "max_tokens, again and again"
             if reason == "model_context_window_exceeded" and not _shorten(messages, 2):
-                return reason
+                return str(reason)
             if reason == "pause_turn":
                 continue
             if not calls and reason not in ("max_tokens", "model_context_window_exceeded"):
@@ -137,7 +137,7 @@ class ClaudeExplorer:
                 why = str(error.message)
             except sdk.APIConnectionError as error:
                 raise InvalidRun(f"explorer {self._name}: the gateway is gone: {error}") from None
-            except (ValueError, RuntimeError, AssertionError, *_transport_errors()) as error:
+            except _broken() as error:
                 why = f"{type(error).__name__}: {error}"
         raise InvalidRun(f"explorer {self._name}: {BROKEN} answers in a row broke off: {why[:200]}")
 
@@ -206,8 +206,8 @@ def _sdk() -> Any:
     return anthropic
 
 
-def _transport_errors() -> tuple[type[Exception], ...]:
-    """What the SDK lets through when a connection breaks: the errors of its HTTP library."""
+def _broken() -> tuple[type[Exception], ...]:
+    """What the SDK lets through when a stream breaks: of its HTTP library, and of its own reading."""
     import httpx2  # noqa: PLC0415 - comes with the SDK
 
-    return (httpx2.HTTPError,)
+    return (httpx2.HTTPError, ValueError, RuntimeError, AssertionError)

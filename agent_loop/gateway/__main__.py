@@ -78,7 +78,12 @@ async def _parent_has_left() -> None:
     loop = asyncio.get_running_loop()
     over = asyncio.Event()
     os.set_blocking(sys.stdin.fileno(), False)
-    loop.add_reader(sys.stdin.fileno(), lambda: os.read(sys.stdin.fileno(), 4096) or over.set())
+
+    def heard() -> None:
+        if not os.read(sys.stdin.fileno(), 4096):
+            over.set()
+
+    loop.add_reader(sys.stdin.fileno(), heard)
     for number in (signal.SIGTERM, signal.SIGINT):
         loop.add_signal_handler(number, over.set)
     await over.wait()

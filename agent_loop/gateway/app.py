@@ -175,7 +175,7 @@ class Gateway:
             return most, self.accounts.reserve(account, spent(most, asked.price))
 
     def _account(self, request: web.Request) -> Account | None:
-        shown = request.headers.get("x-api-key") or request.headers.get("authorization", "")
+        shown = request.headers.get("x-api-key") or request.headers.get("authorization") or ""
         return self.tokens.get(shown.removeprefix("Bearer "))
 
     @property

@@ -79,13 +79,16 @@ class Room:
         """
         _, environment = self.cage.entrance()
         streams: dict[str, Any] = dict.fromkeys(("stdin", "stdout", "stderr"), subprocess.DEVNULL)
-        program = subprocess.Popen(
+        streams |= pipes
+        program: subprocess.Popen[bytes] = subprocess.Popen(
             self.words(argv),
             env=OUTSIDE | dict(environment),
             close_fds=True,
             start_new_session=True,
             cwd="/",
-            **(streams | pipes),
+            stdin=streams["stdin"],
+            stdout=streams["stdout"],
+            stderr=streams["stderr"],
         )
         self._started.append(program)
         return program

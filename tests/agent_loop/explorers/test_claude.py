@@ -114,7 +114,11 @@ def test_from_an_edit_to_a_submitted_candidate(explore: Any) -> None:
 
 def test_trials_of_one_turn_share_a_measurement_and_every_call_is_answered(explore: Any) -> None:
     other = ARM | {"params": {"k": 5}}
-    calls = [("run_public_trial", ARM), ("read", {"path": "mine.py"}), ("run_public_trial", other)]
+    calls: list[tuple[str, dict[str, Any]]] = [
+        ("run_public_trial", ARM),
+        ("read", {"path": "mine.py"}),
+        ("run_public_trial", other),
+    ]
     found = explore([WRITE, tools(*calls), text("done")])
     assert [len(group) for group in found.desk.tried] == [2]
     assert [

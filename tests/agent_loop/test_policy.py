@@ -48,15 +48,22 @@ REFUSED = {
     "a binary": "diff --git a/x b/x\nGIT binary patch\n" + patch(),
     "no patch": "hello",
     "no Python": patch(text="def (:\n"),
-    "another module": patch("other.py"),
 }
 
 
 @pytest.mark.parametrize("text", REFUSED.values(), ids=REFUSED)
 def test_what_a_patch_may_not_be(text: str) -> None:
-    found = check(made(text), {BACKEND})
+    """An honest file stands beside it, so that nothing else is wrong."""
+    found = check(made(f"{patch('beside.py')}{text}", "beside:open_session"), {BACKEND})
     assert found is not None
     assert found.outcome == "POLICY"
+    assert "is in no file" not in found.detail
+
+
+def test_the_backend_must_be_in_the_patch() -> None:
+    found = check(made(patch("other.py")), {BACKEND})
+    assert found is not None
+    assert "is in no file of the patch" in found.detail
 
 
 @pytest.mark.parametrize(

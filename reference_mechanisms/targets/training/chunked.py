@@ -38,7 +38,8 @@ def delta_rule(rows: Rows, memory: Tensor | None = None) -> tuple[Tensor, Tensor
     query, key, value = (F.pad(part, (0, 0, 0, padding)) for part in rows[:3])
     beta, log_decay = (F.pad(part, (0, padding)) for part in rows[3:])
     query, key, value, beta, log_decay = (
-        part.unflatten(2, (-1, CHUNK)) for part in (query, key, value, beta, log_decay)
+        part.unflatten(2, (-1, CHUNK))
+        for part in (query, key, value, beta, log_decay)  # type: ignore[no-untyped-call]
     )
     sums = log_decay.cumsum(-1)
     segment = sums[..., :, None] - sums[..., None, :]
@@ -48,7 +49,7 @@ def delta_rule(rows: Rows, memory: Tensor | None = None) -> tuple[Tensor, Tensor
     solved = unit_inverse(overlap) @ torch.cat(
         (beta[..., None] * value, (beta * sums.exp())[..., None] * key), dim=-1
     )
-    wanted, known = solved.split([value.shape[-1], key.shape[-1]], dim=-1)
+    wanted, known = solved.split([value.shape[-1], key.shape[-1]], dim=-1)  # type: ignore[no-untyped-call]
     attended = decay * (query @ key.transpose(-1, -2))
     asking = query * sums.exp()[..., None]
     last = sums[..., -1:]

@@ -125,10 +125,10 @@ class DeltaLayer(nn.Module):
         rows = raw.shape[1]
         taps = self.conv1d.weight.squeeze(1).to(raw.dtype)
         mixed = F.silu(sum(whole[:, at : at + rows] * taps[:, at] for at in range(sizes.kernel)))  # type: ignore[arg-type]
-        query, key, value = mixed.split([sizes.keys, sizes.keys, sizes.values], dim=-1)
+        query, key, value = mixed.split([sizes.keys, sizes.keys, sizes.values], dim=-1)  # type: ignore[no-untyped-call]
 
         def heads(part: Tensor) -> Tensor:
-            unit = unit_length(part.unflatten(-1, (sizes.key_heads, sizes.key_dim)))
+            unit = unit_length(part.unflatten(-1, (sizes.key_heads, sizes.key_dim)))  # type: ignore[no-untyped-call]
             return unit.repeat_interleave(repeats, dim=2).transpose(1, 2)
 
         decays = -self.A_log.float().exp() * F.softplus(a.flatten(2).float() + self.dt_bias.float())
@@ -207,6 +207,10 @@ class Mlp(nn.Module):
 class DecoderLayer(nn.Module):
     """One layer of either kind."""
 
+    linear_attn: DeltaLayer
+    self_attn: AttentionLayer
+    mlp: Mlp
+
     def __init__(self, config: HybridConfig, *, linear: bool) -> None:
         """Noise."""
         super().__init__()
@@ -221,6 +225,8 @@ class DecoderLayer(nn.Module):
 
 class HybridNetwork(nn.Module):
     """The whole, tied to its embedding as head."""
+
+    rotations: Tensor
 
     def __init__(self, config: HybridConfig, seed: int) -> None:
         """Noise of a seed.
@@ -259,9 +265,10 @@ class HybridNetwork(nn.Module):
             mask = (inside | (index == columns[None, :, None]))[:, None]  # padding sees itself
         rotations = self.rotations[positions].movedim(2, 0)
         # The gradient of this form adds rows in place: nothing waits for the host, so a step can be recorded.
-        hidden = self.embed_tokens.weight.index_select(0, token_ids.flatten()).unflatten(0, token_ids.shape)
+        hidden = self.embed_tokens.weight.index_select(0, token_ids.flatten()).unflatten(0, token_ids.shape)  # type: ignore[no-untyped-call]
         seen = {-1: hidden}
         for number, layer in enumerate(self.layers):
+            assert isinstance(layer, DecoderLayer)  # noqa: S101 - what __init__ put there
             state = None if past is None else past.states[number]
             normed = layer.input_layernorm(hidden)
             if layer.linear:

@@ -188,7 +188,8 @@ def tests_vllm(session: nox.Session) -> None:
     session.install("--no-deps", TARGET_PACKAGE)
     # They come with another torch than the one above, and text needs none of them.
     session.run("python", "-m", "pip", "uninstall", "-y", "torchvision", "torchaudio", "torchcodec")
-    session.run("pytest", "-m", "vllm and not slow", *session.posargs)
+    # The other tests need not even be collected.
+    session.run("pytest", "-o", "testpaths=tests/vllm", "-m", "vllm and not slow", *session.posargs)
 
 
 @nox.session

@@ -6,20 +6,18 @@ import importlib.util
 import json
 import os
 import shlex
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 
 import psutil
 import pytest
 
-from harness.backends.vllm_server import command, running
 from harness.cli import main
 from harness.codec import from_json
 from harness.errors import EXIT_OK, EXIT_VIOLATED
 from harness.load.arrivals import poisson_arrivals
-from harness.models import resolve_model
-from harness.plan import load_job
 from harness.results import Report
+from tests.vllm.conftest import NGRAM
 from tests.vllm.lying_proxy import Lie, lying
 
 pytestmark = [
@@ -29,29 +27,6 @@ pytestmark = [
         reason="vLLM is not installed; nox -s tests-vllm installs it",
     ),
 ]
-NGRAM = {"method": "ngram", "num_speculative_tokens": 5, "prompt_lookup_max": 4, "prompt_lookup_min": 2}
-FLAGS = ("--enforce-eager", "--max-model-len", "1024", "--dtype", "float32", "--max-num-seqs", "8")
-ENVIRONMENT = {"VLLM_CPU_KVCACHE_SPACE": "1"}
-
-
-@pytest.fixture(scope="module")
-def model() -> Path:
-    return resolve_model(load_job("reproduce-cpu").deployment.target).path
-
-
-@pytest.fixture(scope="module")
-def stock(model: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
-    log = tmp_path_factory.mktemp("stock") / "server.log"
-    with running(lambda port: command(model, port, FLAGS), log, ENVIRONMENT) as url:
-        yield url
-
-
-@pytest.fixture(scope="module")
-def candidate(model: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
-    log = tmp_path_factory.mktemp("candidate") / "server.log"
-    flags = (*FLAGS, "--speculative-config", json.dumps(NGRAM))
-    with running(lambda port: command(model, port, flags), log, ENVIRONMENT) as url:
-        yield url
 
 
 def report_of(folder: Path) -> Report:
@@ -86,7 +61,7 @@ def test_compare_two_servers_from_the_command_line_to_the_report(
         (
             *("compare", "--stock", stock, "--candidate", candidate),
             *("--prompts", str(write_prompts(tmp_path / "own.jsonl")), "--count", "4"),
-            *("--max-tokens", "48", "--blocks", "2", "--out", str(out), "--calibration-prompts", "2"),
+            *("--max-tokens", "32", "--blocks", "2", "--out", str(out), "--calibration-prompts", "1"),
         )
     )
     report = report_of(out)
@@ -107,10 +82,15 @@ def test_compare_two_servers_from_the_command_line_to_the_report(
 @pytest.mark.parametrize(
     ("lie", "expected", "audit"),
     [
-        # The proxy that does not lie is in front of the sampled run below too.
         pytest.param("none", EXIT_OK, None, id="none", marks=pytest.mark.slow),
         pytest.param("drop", EXIT_VIOLATED, None, id="drop"),
-        pytest.param("cache", EXIT_VIOLATED, "no answer from a response cache: candidate", id="cache"),
+        pytest.param(
+            "cache",
+            EXIT_VIOLATED,
+            "no answer from a response cache: candidate",
+            id="cache",
+            marks=pytest.mark.slow,
+        ),
         pytest.param(
             "usage",
             EXIT_VIOLATED,
@@ -129,7 +109,7 @@ def test_a_lie_in_front_of_a_real_server_is_named_and_the_honest_twin_passes(
             (
                 *("compare", "--stock", stock, "--candidate", url),
                 *("--prompts", str(write_prompts(tmp_path / "own.jsonl")), "--count", "3"),
-                *("--max-tokens", "20", "--blocks", "2", "--out", str(out), "--calibration-prompts", "2"),
+                *("--max-tokens", "20", "--blocks", "2", "--out", str(out), "--calibration-prompts", "1"),
             )
         )
     report = report_of(out)
@@ -142,24 +122,15 @@ def test_a_lie_in_front_of_a_real_server_is_named_and_the_honest_twin_passes(
         assert failed == ({audit} if audit else set())
 
 
+@pytest.mark.slow
 def test_concurrent_requests_over_real_servers(stock: str, candidate: str, tmp_path: Path) -> None:
     out = tmp_path / "load"
     code = run(
         (
             *("compare", "--stock", stock, "--candidate", candidate),
             *("--prompts", str(write_prompts(tmp_path / "own.jsonl")), "--count", "4"),
-            *(
-                "--max-tokens",
-                "24",
-                "--blocks",
-                "2",
-                "--concurrency",
-                "4",
-                "--out",
-                str(out),
-                "--calibration-prompts",
-                "2",
-            ),
+            *("--max-tokens", "24", "--blocks", "2", "--concurrency", "4"),
+            *("--out", str(out), "--calibration-prompts", "2"),
         )
     )
     report = report_of(out)
@@ -187,6 +158,7 @@ def test_requests_arrive_at_random_at_a_rate_over_real_servers(
         assert any(0.0 <= line["sent_ns"] / 1e9 - due < 0.5 for due in wanted)
 
 
+@pytest.mark.slow
 def test_sampled_output_is_tested_against_what_a_real_server_tells(stock: str, tmp_path: Path) -> None:
     # Not the speculating server: above temperature 0 with top-k, vllm-cpu 0.32.0 dies in its sampler.
     out = tmp_path / "sampled"
@@ -241,6 +213,7 @@ def run_plan(
     return report
 
 
+@pytest.mark.slow
 def test_a_plan_can_start_and_end_its_own_servers(model: Path, tmp_path: Path) -> None:
     flags = "--enforce-eager --max-num-seqs 4"
     spec = f"{flags} --speculative-config {shlex.quote(json.dumps(NGRAM))}"
@@ -260,6 +233,7 @@ def test_a_plan_can_start_and_end_its_own_servers(model: Path, tmp_path: Path) -
     assert not [line for line in running_still if "vllm" in line and "--max-num-seqs 4" in line]
 
 
+@pytest.mark.slow
 def test_engines_in_process_are_forced_through_transformers(
     model: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -22,6 +22,7 @@ from reference_mechanisms.weight12.plugin.step_times.steps import AR, DFLASH, PA
 
 pytestmark = [
     pytest.mark.vllm,
+    pytest.mark.slow,
     pytest.mark.skipif(
         importlib.util.find_spec("vllm") is None,
         reason="vLLM is not installed; nox -s tests-vllm installs it",
@@ -47,9 +48,7 @@ def small(source: Path, target: Path, **changed: Any) -> str:
     return str(target)
 
 
-@pytest.mark.parametrize(
-    ("kind", "mode"), [pytest.param(PACKED, AR, marks=pytest.mark.slow), (PLAIN, DFLASH)]
-)
+@pytest.mark.parametrize(("kind", "mode"), [(PACKED, AR), (PLAIN, DFLASH)])
 def test_an_engine_tells_of_itself_and_of_its_calls(kind: str, mode: str, tmp_path: Path) -> None:
     arguments = engine_arguments(kind, mode, (1, 2))
     arguments |= {

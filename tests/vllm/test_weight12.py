@@ -18,6 +18,7 @@ from tests.vllm.greedy import PROMPTS, TOKENS
 
 pytestmark = [
     pytest.mark.vllm,
+    pytest.mark.slow,
     pytest.mark.skipif(
         importlib.util.find_spec("vllm") is None,
         reason="vLLM is not installed; nox -s tests-vllm installs it",

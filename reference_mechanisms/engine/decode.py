@@ -150,7 +150,7 @@ class Decoder:
         )
         drives = drives and (program is not None or isinstance(drafter, NoDrafter))
         lane = lanes.driving(taps, program) if drives else lanes.checking(taps)
-        logits, tapped = self._prefill(cache, live, taps)
+        logits, tapped = lanes.prefill(request.prompt, taps)
         event = self._turns.emit(live, Proposal(()), logits, argmax(logits), None)
         if drives:
             yield event

@@ -7,7 +7,8 @@ device never waits. Any other drafter is asked on the host and its draft loaded 
 
 from __future__ import annotations
 
-from collections.abc import Hashable, Sequence
+import contextlib
+from collections.abc import Hashable, Iterator, Sequence
 from typing import NamedTuple
 
 import torch
@@ -18,6 +19,7 @@ from reference_mechanisms.engine.cache import KVCache
 from reference_mechanisms.engine.choices import NO_NUMBERS
 from reference_mechanisms.engine.graphs import Graphs, free_bytes, hold_fit
 from reference_mechanisms.engine.mail import Mail
+from reference_mechanisms.engine.prompt_step import PIECE, PromptStep
 from reference_mechanisms.engine.static_step import Report, VerifyStep
 from reference_mechanisms.engine.target import Target
 from reference_mechanisms.errors import RequestError, TargetError
@@ -169,14 +171,15 @@ class Lanes:
             )
         self._target, self._static = target, static
         self.rows = static.rows
-        # A step may begin at the last position, and the next one's padding behind its end.
-        self._positions = capacity + 2 * static.rows
+        # A step may begin at the last position, and the next one's padding behind its end, or a prompt's.
+        self._positions = capacity + max(2 * static.rows, PIECE)
         config = target.config
         numbers = config.layers * 2 * config.kv_heads * self._positions * config.head_dim
         hold_fit(numbers * target.dtype.itemsize, target.device, "keys and values of one request")
         self.cache: KVCache = target.new_cache(1, self._positions)
         self.kernels = kernels_for(target.device, target.dtype, config.head_dim)
         self._lanes: dict[Hashable, Lane] = {}
+        self._prompts: dict[tuple[int, ...], PromptStep] = {}
         self._holder: object = None
 
     @property
@@ -214,18 +217,37 @@ class Lanes:
         """
         return self._found(tuple(taps), None if drafter is None else drafter.key, drafter)
 
+    def prefill(self, prompt: Sequence[int], taps: Sequence[int]) -> tuple[Tensor, Tensor]:
+        """Cache a prompt; see `PromptStep`.
+
+        Raises:
+            TargetError: the program does not fit the device.
+        """
+        key = tuple(taps)
+        if key not in self._prompts:
+            with self._fitting():
+                self._prompts[key] = PromptStep(
+                    self._target, self.cache, key, self.kernels, self._static.graphs
+                )
+        return self._prompts[key](prompt)
+
     def _found(self, taps: tuple[int, ...], key: Hashable, drafter: StaticDrafter | None) -> Lane:
         if (taps, key) not in self._lanes:
-            try:
+            with self._fitting():
                 self._lanes[taps, key] = self._made(taps, drafter)
-            except torch.OutOfMemoryError:
-                device = self._target.device
-                raise TargetError(
-                    f"the device has too little memory for the steps of a single request: "
-                    f"{free_bytes(device)} bytes are free; lower the deployment's context_length or give "
-                    f"the arm graphs = false"
-                ) from None
         return self._lanes[taps, key]
+
+    @contextlib.contextmanager
+    def _fitting(self) -> Iterator[None]:
+        try:
+            yield
+        except torch.OutOfMemoryError:
+            device = self._target.device
+            raise TargetError(
+                f"the device has too little memory for the steps of a single request: "
+                f"{free_bytes(device)} bytes are free; lower the deployment's context_length or give "
+                f"the arm graphs = false"
+            ) from None
 
     def _made(self, taps: tuple[int, ...], drafter: StaticDrafter | None) -> Lane:
         draft = None if drafter is None else drafter.program(self._positions)

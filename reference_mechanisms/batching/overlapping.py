@@ -21,7 +21,7 @@ class Beside:
         if self._stream is not None:
             self._main = torch.cuda.current_stream()
             self._context = torch.cuda.stream(self._stream)
-            self._context.__enter__()
+            self._context.__enter__()  # type: ignore[no-untyped-call]
 
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None

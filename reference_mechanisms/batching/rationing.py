@@ -13,7 +13,8 @@ class Ration:
 
     def __init__(self) -> None:
         """Everything is verified."""
-        self._most, self._budget = 0, None
+        self._most = 0
+        self._budget: int | None = None
         self.worths: list[tuple[float, ...]] = []  # of the drafts of the newest step, as the drafter tells
 
     def set(self, most: int, budget: int | None) -> None:
@@ -23,8 +24,7 @@ class Ration:
             most: drafts of each request.
             budget: of all together; None: all.
         """
-        self._most: int = most
-        self._budget: int | None = budget
+        self._most, self._budget, self.worths = most, budget, []
 
     def lengths(self, confidences: Sequence[Sequence[float]]) -> list[int]:
         """Drafts of each chain to verify, from the confidences of its tokens."""

@@ -11,7 +11,7 @@ from __future__ import annotations
 import dataclasses
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from reference_mechanisms.batching.costs import CostError, StepCosts
 from reference_mechanisms.batching.expecting import Acceptance
@@ -115,7 +115,7 @@ def simulate(traces: Sequence[Trace], settings: BatchSettings, costs: StepCosts,
 
 def variants(settings: BatchSettings) -> Mapping[str, BatchSettings]:
     """Everything, nothing, each mechanism alone, and each left out of everything."""
-    off = {
+    off: dict[str, Any] = {
         "ragged": False,
         "budget": False,
         "adaptive": False,
@@ -128,7 +128,7 @@ def variants(settings: BatchSettings) -> Mapping[str, BatchSettings]:
     bare = dataclasses.replace(settings, **off)
     found = {"everything": settings, "nothing": bare}
     # Cohorts are not in step with each other: alone they need requests to go on by themselves.
-    with_it = {"cohorts": {"ragged": True}}
+    with_it: dict[str, dict[str, Any]] = {"cohorts": {"ragged": True}}
     found |= {
         f"{name} alone": dataclasses.replace(bare, **{name: on[name]}, **with_it.get(name, {}))
         for name in chosen

@@ -1,7 +1,7 @@
 from __future__ import annotations
 
 import random
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 import pytest
 
@@ -34,7 +34,7 @@ SAMPLINGS = (
 class Spoiling:
     """Drafts the target's own continuation, with faults at random places."""
 
-    def __init__(self, answers: dict[str, Sequence[int]], seed: int) -> None:
+    def __init__(self, answers: Mapping[str, Sequence[int]], seed: int) -> None:
         self.answers, self.rng = answers, random.Random(seed)  # noqa: S311 - test data
         self.names: dict[int, str] = {}
 
@@ -91,7 +91,8 @@ def batcher(
 
 def run(engine: Batcher, todo: Sequence[Request], rng: random.Random) -> dict[str, list[Event]]:
     """Requests come at random steps; two leave before they end."""
-    waiting, found = list(todo), {one.name: [] for one in todo}
+    waiting = list(todo)
+    found: dict[str, list[Event]] = {one.name: [] for one in todo}
     leaving = {todo[1].name: 3, todo[4].name: 2}
     while waiting or engine.busy:
         for _ in range(rng.randrange(0, 4)):

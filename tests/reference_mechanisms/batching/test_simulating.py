@@ -8,7 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from reference_mechanisms.batching.commands import TRACES, Recording, register
+from reference_mechanisms.batching.commands import register
+from reference_mechanisms.batching.comparing import TRACES, Recording
 from reference_mechanisms.batching.costs import FILE, CostError, StepCosts, VerifyCost
 from reference_mechanisms.batching.settings import BatchSettings
 from reference_mechanisms.batching.simulating import Attempt, Trace, simulate, variants

@@ -1,0 +1,69 @@
+"""What each mechanism is worth on a table of costs and a trace of acceptance."""
+
+from __future__ import annotations
+
+import dataclasses
+from pathlib import Path
+
+from reference_mechanisms.batching.costs import read_costs
+from reference_mechanisms.batching.settings import BatchSettings
+from reference_mechanisms.batching.simulating import Simulated, Trace, simulate, variants
+from reference_mechanisms.verification.figures_file import FiguresFile
+
+
+@dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
+class Recording:
+    """Where a trace comes from."""
+
+    source: str  # run and arm, or what it was imposed by
+    drafts: int  # of every attempt
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Row:
+    """One line of the result."""
+
+    variant: str
+    mechanisms: tuple[str, ...]
+    tokens_per_second: float
+    steps: int
+    rows: int
+    padding: int
+    stalled_ms: float
+
+
+TRACES: FiguresFile[Recording, tuple[Trace, ...]] = FiguresFile(
+    "specpilot/acceptance-traces/1", Recording, tuple[Trace, ...], "traces", "acceptance"
+)
+
+
+def compare(costs: Path, traces: Path, settings: BatchSettings) -> list[Row]:
+    """Every variant of a full set of mechanisms, fastest first.
+
+    Args:
+        costs: file of step costs.
+        traces: file of acceptance.
+        settings: the full set.
+
+    Raises:
+        FiguresError: a file cannot be read.
+        CostError: the table does not hold a shape that is needed.
+    """
+    table, (recording, recorded) = read_costs(costs)[1], TRACES.read(traces)
+    rows = [
+        _row(name, one, simulate(recorded, one, table, recording.drafts))
+        for name, one in variants(settings).items()
+    ]
+    return sorted(rows, key=lambda row: -row.tokens_per_second)
+
+
+def _row(name: str, settings: BatchSettings, found: Simulated) -> Row:
+    return Row(
+        name,
+        settings.on,
+        found.tokens_per_second,
+        found.steps,
+        found.rows,
+        found.padding,
+        found.stalled_ms,
+    )

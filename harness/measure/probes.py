@@ -256,7 +256,10 @@ def _repetition(
 def _short(request: DecodeRequest) -> DecodeRequest:
     few = min(request.sampling.max_tokens, PROBED_TOKENS)
     return msgspec.structs.replace(
-        request, sampling=msgspec.structs.replace(request.sampling, max_tokens=few)
+        request,
+        sampling=msgspec.structs.replace(
+            request.sampling, max_tokens=few, min_tokens=min(request.sampling.min_tokens, few)
+        ),
     )
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import contextlib
 import secrets
 import time
 import tomllib
@@ -131,10 +132,9 @@ def _serve(options: argparse.Namespace, open_wanted: Callable[[Wanted], Opened])
         host, port = bound.getsockname()[:2]
         told = f"[{host}]" if ":" in host else host
         print(f"{opened.about.served.name} at http://{told}:{port}/v1, until interrupted", flush=True)
-        try:
+        with contextlib.suppress(KeyboardInterrupt):  # not raised where the parent ignores interrupts
             server.run(bound)
-        except KeyboardInterrupt:
-            print("stopped", flush=True)
+        print("stopped", flush=True)
     return EXIT_OK
 
 

@@ -17,6 +17,7 @@ from reference_mechanisms.engine.target import Target
 from reference_mechanisms.engine.turns import Turns
 from reference_mechanisms.errors import RequestError
 from reference_mechanisms.request import Event, Request, Sampling
+from reference_mechanisms.targets.linear import prepacks
 from tests.harness.tiny import EOS, VOCAB
 from tests.reference_mechanisms.batching.tables import staircase
 from tests.reference_mechanisms.engine.conftest import text_of
@@ -136,7 +137,8 @@ def test_every_request_gets_what_it_would_get_alone(
             assert tokens(mine) == tokens(other)
             assert last.text == expected.text
             assert (last.finish_reason, last.stop_reason) == (expected.finish_reason, expected.stop_reason)
-            assert last.logits_sha256 == expected.logits_sha256
+            if prepacks(target.dtype, target.device):  # else torch's own product rounds by the row count
+                assert last.logits_sha256 == expected.logits_sha256
     assert whole >= 8
     accepted = sum(event.accepted for events in found.values() for event in events)
     assert accepted > 0

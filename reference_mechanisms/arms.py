@@ -186,11 +186,13 @@ def parse_settings(params: Mapping[str, object]) -> ArmSettings:
     form = params.get("delta_form", DELTA_FORMS[0])
     if form not in DELTA_FORMS:
         raise ParameterError(f"`delta_form` must be one of {', '.join(DELTA_FORMS)}, got {form!r}")
-    hosted = bool(settings.min_confidence or settings.tree_measured or two_level)
+    hosted = bool(settings.min_confidence) or settings.tree_measured
     try:
         batching = parse_batching(params, tree=settings.tree is not None, hosted=hosted)
     except BatchingError as error:
         raise ParameterError(str(error)) from None
+    if batching is not None and two_level is not None:
+        raise ParameterError("`two_level` does not go with parameters of batching; leave one of them out")
     return dataclasses.replace(settings, two_level=two_level, batching=batching, dense_trees=form == "wy")
 
 

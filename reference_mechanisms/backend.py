@@ -26,6 +26,8 @@ from reference_mechanisms.arm_targets import (
     two_levels,
 )
 from reference_mechanisms.arms import ArmSettings, ParameterError, parse_settings
+from reference_mechanisms.batching.opening import decoded, ration_of
+from reference_mechanisms.batching.rationing import Ration
 from reference_mechanisms.drafters.binding import Bound, bind
 from reference_mechanisms.drafters.detectors import Finding, last_layer_tap, untrained_norms
 from reference_mechanisms.drafters.doctor import answered
@@ -192,20 +194,20 @@ class ReferenceSession:
         Raises:
             RequestError: a request cannot be served.
         """
-        decoder, drafter, _ = self.parts(arm, len(requests))
-        yield from decoder.stream(requests, drafter)
+        ration = ration_of(self._arms[arm], self._bound.get(arm))
+        decoder, drafter, settings = self.parts(arm, len(requests), ration)
+        yield from decoded(decoder, drafter, ration, settings, requests)
 
-    def parts(self, arm: str, count: int) -> tuple[Decoder, Drafter, ArmSettings]:
+    def parts(
+        self, arm: str, count: int, ration: Ration | None = None
+    ) -> tuple[Decoder, Drafter, ArmSettings]:
         """What decodes an arm, a drafter for `count` requests, and what the arm says."""
         settings = self._arms[arm]
-        drafter = settings.new_drafter(
-            self._recorded, self._target.config.vocab_size, self._bound.get(arm), self._tree_figures.get(arm)
-        )
+        vocabulary, figures = self._target.config.vocab_size, self._tree_figures.get(arm)
+        drafter = settings.new_drafter(self._recorded, vocabulary, self._bound.get(arm), figures, ration)
         if arm in self._two_level:
             drafter = self._two_level[arm].drafter(drafter, count)
-        if arm in self._wrap:
-            drafter = self._wrap[arm](drafter)
-        return self._decoders[arm], drafter, settings
+        return self._decoders[arm], self._wrap.get(arm, lambda one: one)(drafter), settings
 
     def close(self) -> None:
         """Let go of weights and caches."""

@@ -2,45 +2,72 @@
 
 from __future__ import annotations
 
-from typing import NamedTuple
+from collections.abc import Iterator, Sequence
 
+from reference_mechanisms.arms import ArmSettings
 from reference_mechanisms.batching.batcher import Batcher, Drafts
-from reference_mechanisms.batching.costs import Setup, StepCosts, read_costs
+from reference_mechanisms.batching.costs import StepCosts, read_costs
 from reference_mechanisms.batching.rationing import Ration
 from reference_mechanisms.batching.running import PackedRunner
 from reference_mechanisms.batching.settings import BatchSettings
+from reference_mechanisms.drafters.binding import Bound
 from reference_mechanisms.drafters.protocol import Drafter
-from reference_mechanisms.engine.target import Target
-from reference_mechanisms.engine.turns import Turns
+from reference_mechanisms.engine.decode import Decoder
+from reference_mechanisms.errors import RequestError
+from reference_mechanisms.request import Event, Request
 
 
-class Parts(NamedTuple):
-    """Of an arm."""
-
-    target: Target
-    turns: Turns  # by the arm's rules
-    drafter: Drafter  # for as many requests as decode at a time
-    most: int  # draft tokens of a request, or nodes of its tree
-    tree: bool
-    ration: Ration | None = None  # that the drafter was made with
+def ration_of(arm: ArmSettings, bound: Bound | None) -> Ration | None:
+    """What shares that which the arm's drafter drafted; None: nothing that its drafter would tell."""
+    return Ration() if arm.rationed(bound) else None
 
 
-def open_batcher(parts: Parts, settings: BatchSettings, capacity: int, here: Setup | None = None) -> Batcher:
-    """A batcher with everything that the arm switched on.
+def open_batcher(
+    decoder: Decoder, drafter: Drafter, ration: Ration | None, arm: ArmSettings, settings: BatchSettings
+) -> Batcher:
+    """A batcher with everything that is switched on.
 
     Args:
-        parts: of the arm.
-        settings: of the arm.
-        capacity: positions of a request, prompt and output.
-        here: the setup of this run, which the table's must equal; None: any.
+        decoder: its target, and the rules of a request's turn.
+        drafter: for `settings.slots` requests.
+        ration: that the drafter was made with.
+        arm: what the drafter is.
+        settings: of batching.
 
     Raises:
-        FiguresError: the table of costs cannot be read, or was measured elsewhere.
+        FiguresError: the table of costs cannot be read.
         CostError: it holds no usable table.
     """
-    costs: StepCosts | None = None
-    if settings.costs is not None:
-        costs = read_costs(settings.costs, here)[1]
-    runner = PackedRunner(parts.target, settings.slots, capacity + parts.most + 1)
-    drafts = Drafts(parts.drafter, parts.most, parts.ration, parts.tree)
-    return Batcher(runner, parts.turns, drafts, settings, costs)
+    most, turns = arm.plain_rows - 1, decoder.turns
+    costs: StepCosts | None = None if settings.costs is None else read_costs(settings.costs)[1]
+    runner = PackedRunner(decoder.target, settings.slots, turns.capacity + most + 1)
+    return Batcher(runner, turns, Drafts(drafter, most, ration, arm.tree is not None), settings, costs)
+
+
+def decoded(
+    decoder: Decoder, drafter: Drafter, ration: Ration | None, arm: ArmSettings, requests: Sequence[Request]
+) -> Iterator[Event]:
+    """Events of a batch as the arm decodes it: as it came, or `batch_slots` at a time.
+
+    Args:
+        decoder: of the arm.
+        drafter: of the batch.
+        ration: that the drafter was made with.
+        arm: its settings.
+        requests: the batch; `slot` of an event is the place in it.
+
+    Raises:
+        RequestError: a request cannot be served.
+    """
+    if arm.batching is None:
+        yield from decoder.stream(requests, drafter)
+        return
+    for request in requests:
+        decoder.turns.check(request)
+    engine = open_batcher(decoder, drafter, ration, arm, arm.batching)
+    places = {engine.submit(request): place for place, request in enumerate(requests)}
+    while engine.busy:
+        for name, outcome in engine.step():
+            if isinstance(outcome, RequestError):
+                raise outcome
+            yield outcome._replace(slot=places[name])

@@ -114,8 +114,8 @@ def refuse_combinations(settings: BatchSettings, *, tree: bool, hosted: bool) ->
         raise BatchingError("`batch_ragged` = false cuts chains; it does not go with `tree`")
     if hosted and (settings.budget or settings.tree_budget):
         raise BatchingError(
-            "`batch_budget` and `batch_tree_budget` do not go with `min_confidence`, `tree_budget` or "
-            "`two_level`: both would choose how many drafts are verified"
+            "`batch_budget` and `batch_tree_budget` do not go with `min_confidence` or `tree_budget`: both "
+            "would choose how many drafts are verified"
         )
     if settings.cohorts and settings.slots < 2:
         raise BatchingError("`batch_cohorts` needs at least 2 `batch_slots`")

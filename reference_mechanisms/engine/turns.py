@@ -52,7 +52,7 @@ class Turns:
     ) -> None:
         """Arguments as of `decode.Decoder`."""
         self._eos_ids, self._decode = tuple(eos_ids), decode
-        self._capacity, self._vocab_size = capacity, vocab_size
+        self.capacity, self._vocab_size = capacity, vocab_size
         self._rules = rules
 
     def check(self, request: Request) -> None:
@@ -69,10 +69,10 @@ class Turns:
             raise RequestError(
                 f"{request.name}: prompt token {outside} is not in the target's vocabulary of {vocabulary}"
             )
-        if len(request.prompt) + sampling.max_tokens > self._capacity:
+        if len(request.prompt) + sampling.max_tokens > self.capacity:
             raise RequestError(
                 f"{request.name}: a prompt of {len(request.prompt)} tokens and max_tokens = "
-                f"{sampling.max_tokens} do not fit the context of {self._capacity}; shorten one of them"
+                f"{sampling.max_tokens} do not fit the context of {self.capacity}; shorten one of them"
             )
 
     def open(self, slot: int, request: Request) -> Live:
@@ -87,7 +87,7 @@ class Turns:
 
     def limit(self, live: Live) -> int:
         """Most draft tokens that it can still use."""
-        room = self._capacity - len(live.request.prompt) - len(live.emitted)
+        room = self.capacity - len(live.request.prompt) - len(live.emitted)
         return min(room, self._rules.limit(len(live.emitted), live.ending.max_tokens))
 
     def verify(

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Callable
 from typing import NamedTuple
 
 from reference_mechanisms.arms import ArmSettings
 from reference_mechanisms.batching.batcher import Batcher, Drafts
+from reference_mechanisms.batching.costs import read_costs
 from reference_mechanisms.batching.running import PackedRunner
 from reference_mechanisms.batching.settings import BatchSettings
 from reference_mechanisms.drafters.protocol import Drafter
@@ -35,17 +37,25 @@ class Continuous(Batcher):
             close: lets go of what the parts came from.
 
         Raises:
-            ChoiceError: the arm verifies in two levels, which batches that change do not.
+            ChoiceError: the arm verifies in two levels, or shares nodes of trees.
+            FiguresError: its table of costs cannot be read.
+            CostError: that holds no usable table.
         """
         settings = parts.settings
         if settings.two_level is not None:
             raise ChoiceError("--lanes above 1 does not go with `two_level`; leave one of them out")
+        batching = dataclasses.replace(settings.batching or BatchSettings(), slots=slots)
+        if batching.tree_budget:
+            raise ChoiceError(
+                "--lanes above 1 does not go with `batch_tree_budget` yet; leave one of them out"
+            )
         nodes = settings.plain_rows - 1
         super().__init__(
             PackedRunner(parts.decoder.target, slots, capacity + nodes + 1),
             parts.decoder.turns,
             Drafts(parts.drafter, nodes, tree=settings.tree is not None),
-            BatchSettings(slots=slots),
+            batching,
+            None if batching.costs is None else read_costs(batching.costs)[1],
         )
         self._let_go = close
 

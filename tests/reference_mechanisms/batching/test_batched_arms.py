@@ -1,0 +1,93 @@
+"""Batching as parameters of an arm, through the backend."""
+
+from __future__ import annotations
+
+import pytest
+
+from harness.errors import UsageError
+from harness.plan import ArmSpec, Deployment, ModelSpec
+from harness.records import DecodeRequest, Sampling
+from reference_mechanisms.backend import ReferenceSession, open_session
+from reference_mechanisms.batching.batcher import Batcher
+from reference_mechanisms.batching.costs import FILE
+from tests.harness.tiny import write_llama
+from tests.reference_mechanisms.batching.tables import staircase
+from tests.reference_mechanisms.batching.test_planning import SETUP
+from tests.reference_mechanisms.test_trained_arms import BACKEND, folder_of
+
+
+def arm(name: str, **params: str | float | bool) -> ArmSpec:
+    return ArmSpec(name=name, kind="candidate", backend=BACKEND, params=params)
+
+
+@pytest.fixture(scope="module")
+def deployment(tmp_path_factory: pytest.TempPathFactory) -> Deployment:
+    folder = write_llama(tmp_path_factory.mktemp("batched") / "target")
+    return Deployment(
+        schema="deployment/1",
+        name="tiny",
+        target=ModelSpec(path=str(folder), dtype="float32"),
+        device="cpu",
+        context_length=96,
+        threads=1,
+    )
+
+
+@pytest.fixture(scope="module")
+def session(deployment: Deployment, tmp_path_factory: pytest.TempPathFactory) -> ReferenceSession:
+    folder = tmp_path_factory.mktemp("drafters")
+    table = folder / "costs.json"
+    FILE.write(table, SETUP, staircase(2, 8, row=0.01))
+    costs: dict[str, str | float | bool] = {"step_costs": str(table), "batch_slots": 2}
+    dspark: dict[str, str | float | bool] = {"drafter": "dspark", "checkpoint": folder_of("dspark", folder)}
+    return open_session(
+        deployment,
+        [
+            arm("plain", drafter="none"),
+            arm("slots", drafter="ngram", drafts=4, ngram_min=1, batch_slots=2, batch_prefill_rows=3),
+            arm("shared", **dspark, **costs, batch_budget=True, batch_adaptive=True),
+            arm("trees", **dspark, **costs, tree=8, batch_tree_budget=True),
+        ],
+    )
+
+
+@pytest.mark.parametrize("name", ["slots", "shared", "trees"])
+def test_an_arm_that_batches_emits_the_same_ids_from_the_same_logits(
+    session: ReferenceSession, name: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    steps = 0
+    inner = Batcher.step
+
+    def counted(self: Batcher) -> object:
+        nonlocal steps
+        steps += 1
+        return inner(self)
+
+    monkeypatch.setattr(Batcher, "step", counted)
+    requests = [
+        DecodeRequest(
+            request_id=f"r{n}",
+            prompt_token_ids=(256, *range(40, 44 + n)),
+            sampling=Sampling(max_tokens=10, ignore_eos=True),
+            capture_logits=True,
+        )
+        for n in range(4)
+    ]
+    found = {}
+    for which in ("plain", name):
+        events = list(session.stream(which, requests))
+        ids = [tuple(t for e in events if e.index == place for t in e.token_ids) for place in range(4)]
+        found[which] = ids, {e.index: e.logits_sha256 for e in events if e.finish_reason}
+    assert found[name] == found["plain"]
+    assert steps > 0
+
+
+def test_two_level_arms_do_not_batch(deployment: Deployment) -> None:
+    both = arm("both", drafter="ngram", two_level="hold", early_exit=1, batch_slots=2)
+    with pytest.raises(UsageError, match=r"arms\[both\].params: .*two_level"):
+        open_session(deployment, [both])
+
+
+def test_what_cannot_be_done_is_refused_by_name(deployment: Deployment) -> None:
+    with pytest.raises(UsageError, match="`batch_buckets` is planned and simulated only"):
+        open_session(deployment, [arm("graphs", drafter="none", batch_buckets=True)])

@@ -207,7 +207,7 @@ class ReferenceSession:
         drafter = settings.new_drafter(self._recorded, vocabulary, self._bound.get(arm), figures, ration)
         if arm in self._two_level:
             drafter = self._two_level[arm].drafter(drafter, count)
-        return self._decoders[arm], self._wrap.get(arm, lambda one: one)(drafter), settings
+        return self._decoders[arm], self._wrap[arm](drafter) if arm in self._wrap else drafter, settings
 
     def close(self) -> None:
         """Let go of weights and caches."""

@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Literal
 
 import torch
 from tokenizers import Tokenizer, decoders, models, pre_tokenizers, processors
 from transformers import GenerationConfig, LlamaConfig, LlamaForCausalLM, PreTrainedTokenizerFast
+
+from harness.plan import Deployment, DType, ModelSpec
 
 BOS, EOS, TURN = 256, 257, 258
 VOCAB = 264
@@ -46,6 +49,25 @@ def write_llama(
     GenerationConfig.from_model_config(config).save_pretrained(folder)
     write_tokenizer(folder, chat)
     return folder
+
+
+def deployment_of(
+    folder: Path,
+    *,
+    name: str = "tiny",
+    dtype: DType = "float32",
+    device: Literal["cpu", "cuda"] = "cpu",
+    context_length: int = 128,
+) -> Deployment:
+    """One thread on the target of a folder."""
+    return Deployment(
+        schema="deployment/1",
+        name=name,
+        target=ModelSpec(path=str(folder), dtype=dtype),
+        device=device,
+        context_length=context_length,
+        threads=1,
+    )
 
 
 def write_tokenizer(folder: Path, chat: str | None = CHAT) -> Path:

@@ -11,7 +11,7 @@ from harness.errors import BackendError, ModelError, UsageError
 from harness.plan import ArmSpec, Deployment, ModelSpec
 from harness.records import DecodeRequest, Sampling, StepEvent
 from reference_mechanisms.backend import ReferenceSession, open_session
-from tests.harness.tiny import BOS, EOS, VOCAB, write_llama, write_tokenizer
+from tests.harness.tiny import BOS, EOS, VOCAB, deployment_of, write_llama, write_tokenizer
 from tests.reference_mechanisms.targets.hybrids import write_hybrid
 
 BACKEND = "reference_mechanisms.backend:open_session"
@@ -23,15 +23,7 @@ ARMS = (
 
 @pytest.fixture(scope="module")
 def deployment(tmp_path_factory: pytest.TempPathFactory) -> Deployment:
-    folder = write_llama(tmp_path_factory.mktemp("backend") / "target")
-    return Deployment(
-        schema="deployment/1",
-        name="tiny",
-        target=ModelSpec(path=str(folder), dtype="float32"),
-        device="cpu",
-        context_length=128,
-        threads=1,
-    )
+    return deployment_of(write_llama(tmp_path_factory.mktemp("backend") / "target"))
 
 
 @pytest.fixture(scope="module")
@@ -135,18 +127,7 @@ def hybrid(tmp_path_factory: pytest.TempPathFactory) -> ReferenceSession:
     write_hybrid(folder, vocab_size=VOCAB, bos_token_id=BOS, eos_token_id=EOS, num_hidden_layers=4)
     GenerationConfig(bos_token_id=BOS, eos_token_id=EOS).save_pretrained(folder)
     write_tokenizer(folder)
-    target = ModelSpec(path=str(folder), dtype="float32")
-    return open_session(
-        Deployment(
-            schema="deployment/1",
-            name="hybrid",
-            target=target,
-            device="cpu",
-            context_length=128,
-            threads=1,
-        ),
-        HYBRID_ARMS,
-    )
+    return open_session(deployment_of(folder, name="hybrid"), HYBRID_ARMS)
 
 
 @pytest.mark.parametrize("temperature", [0.0, 0.9])

@@ -6,9 +6,9 @@ import msgspec
 import pytest
 import torch
 
-from harness.plan import Deployment, ModelSpec
+from harness.plan import Deployment
 from reference_mechanisms.backend import ReferenceSession, open_session
-from tests.harness.tiny import write_llama
+from tests.harness.tiny import deployment_of, write_llama
 from tests.reference_mechanisms.test_trained_arms import LAYOUTS, arm, folder_of, requests, told
 
 pytestmark = [
@@ -19,14 +19,8 @@ pytestmark = [
 
 @pytest.fixture(scope="module")
 def deployment(tmp_path_factory: pytest.TempPathFactory) -> Deployment:
-    return Deployment(
-        schema="deployment/1",
-        name="tiny",
-        target=ModelSpec(path=str(write_llama(tmp_path_factory.mktemp("cuda") / "target")), dtype="bfloat16"),
-        device="cuda",
-        context_length=128,
-        threads=1,
-    )
+    folder = write_llama(tmp_path_factory.mktemp("cuda") / "target")
+    return deployment_of(folder, dtype="bfloat16", device="cuda")
 
 
 @pytest.fixture(scope="module")

@@ -15,12 +15,12 @@ import torch
 from harness.cli import main
 from harness.errors import UsageError
 from harness.models import resolve_model
-from harness.plan import ArmSpec, Deployment, ModelSpec
+from harness.plan import ArmSpec, Deployment
 from harness.records import DecodeRequest, Sampling, StepEvent
 from reference_mechanisms import backend
 from reference_mechanisms.arms import parse_settings
 from reference_mechanisms.backend import ReferenceSession, open_session
-from tests.harness.tiny import VOCAB, write_llama
+from tests.harness.tiny import VOCAB, deployment_of, write_llama
 from tests.reference_mechanisms.drafters.configs import SMALL
 from tests.reference_mechanisms.drafters.folders import reference, tensors_of, write
 
@@ -65,14 +65,7 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(scope="module")
 def deployment(folder: Path) -> Deployment:
-    return Deployment(
-        schema="deployment/1",
-        name="tiny",
-        target=ModelSpec(path=str(write_llama(folder / "target")), dtype="float32"),
-        device="cpu",
-        context_length=128,
-        threads=1,
-    )
+    return deployment_of(write_llama(folder / "target"))
 
 
 @pytest.fixture(scope="module")

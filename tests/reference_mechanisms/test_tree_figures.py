@@ -14,7 +14,7 @@ import torch
 from harness.cli import main
 from harness.errors import UsageError
 from harness.models import resolve_model
-from harness.plan import Deployment, ModelSpec
+from harness.plan import Deployment
 from reference_mechanisms.arm_figures import Sample
 from reference_mechanisms.arms import ParameterError, parse_settings
 from reference_mechanisms.backend import measure_figures, open_session
@@ -30,7 +30,7 @@ from reference_mechanisms.targets.loading import load_target
 from reference_mechanisms.verification.budgeting import Costs
 from reference_mechanisms.verification.calibrating import MISSED, Calibration, calibrate
 from reference_mechanisms.verification.tree_figures import TreeFigures, TreeSetup, write_tree_figures
-from tests.harness.tiny import VOCAB, write_llama
+from tests.harness.tiny import VOCAB, deployment_of, write_llama
 from tests.reference_mechanisms.drafters.networks import FULL, dflash, dspark, eagle3
 from tests.reference_mechanisms.test_trained_arms import arm, folder_of, requests, told
 
@@ -100,14 +100,7 @@ def test_traces_of_decoding_calibrate_a_tree(target: Target) -> None:
 @pytest.fixture(scope="module")
 def deployment(folder: Path, target: Target) -> Deployment:
     del target
-    return Deployment(
-        schema="deployment/1",
-        name="tiny",
-        target=ModelSpec(path=str(folder / "target"), dtype="float32"),
-        device="cpu",
-        context_length=128,
-        threads=1,
-    )
+    return deployment_of(folder / "target")
 
 
 def setup(deployment: Deployment, folder: Path, checkpoint: str) -> TreeSetup:

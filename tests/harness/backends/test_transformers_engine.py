@@ -11,7 +11,7 @@ from harness.measure.worker import SystemClock
 from harness.plan import ArmSpec, Deployment, ModelSpec, Param
 from harness.protocols import Exchange
 from harness.records import DecodeRequest, Sampling
-from tests.harness.tiny import write_llama
+from tests.harness.tiny import deployment_of, write_llama
 
 BACKEND = "harness.backends.transformers_engine:open_session"
 ARMS = (
@@ -25,15 +25,7 @@ PROMPT = (256, *b"abcabcabcabc")
 @pytest.fixture(scope="module")
 def session(tmp_path_factory: pytest.TempPathFactory) -> TransformersSession:
     folder = write_llama(tmp_path_factory.mktemp("hf") / "target")
-    deployment = Deployment(
-        schema="deployment/1",
-        name="tiny",
-        target=ModelSpec(path=str(folder), dtype="float32"),
-        device="cpu",
-        context_length=128,
-        threads=1,
-    )
-    return open_session(deployment, ARMS)
+    return open_session(deployment_of(folder), ARMS)
 
 
 def decode(session: TransformersSession, arm: str, **sampling: object) -> Exchange:

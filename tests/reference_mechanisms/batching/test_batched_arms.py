@@ -5,12 +5,12 @@ from __future__ import annotations
 import pytest
 
 from harness.errors import UsageError
-from harness.plan import ArmSpec, Deployment, ModelSpec
+from harness.plan import ArmSpec, Deployment
 from harness.records import DecodeRequest, Sampling
 from reference_mechanisms.backend import ReferenceSession, open_session
 from reference_mechanisms.batching.batcher import Batcher
 from reference_mechanisms.batching.costs import FILE
-from tests.harness.tiny import write_llama
+from tests.harness.tiny import deployment_of, write_llama
 from tests.reference_mechanisms.batching.tables import staircase
 from tests.reference_mechanisms.batching.test_planning import SETUP
 from tests.reference_mechanisms.test_trained_arms import BACKEND, folder_of
@@ -22,15 +22,7 @@ def arm(name: str, **params: str | float | bool) -> ArmSpec:
 
 @pytest.fixture(scope="module")
 def deployment(tmp_path_factory: pytest.TempPathFactory) -> Deployment:
-    folder = write_llama(tmp_path_factory.mktemp("batched") / "target")
-    return Deployment(
-        schema="deployment/1",
-        name="tiny",
-        target=ModelSpec(path=str(folder), dtype="float32"),
-        device="cpu",
-        context_length=96,
-        threads=1,
-    )
+    return deployment_of(write_llama(tmp_path_factory.mktemp("batched") / "target"), context_length=96)
 
 
 @pytest.fixture(scope="module")

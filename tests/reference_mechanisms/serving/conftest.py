@@ -6,22 +6,15 @@ from collections.abc import Iterator
 
 import pytest
 
-from harness.plan import Deployment, ModelSpec
-from tests.harness.tiny import write_llama
+from harness.plan import Deployment
+from tests.harness.tiny import deployment_of, write_llama
 from tests.reference_mechanisms.serving.running import Client, serving
 
 
 @pytest.fixture(scope="package")
 def deployment(tmp_path_factory: pytest.TempPathFactory) -> Deployment:
     folder = write_llama(tmp_path_factory.mktemp("serving") / "target", seed=3)
-    return Deployment(
-        schema="deployment/1",
-        name="tiny",
-        target=ModelSpec(path=str(folder), dtype="float32"),
-        device="cpu",
-        context_length=128,
-        threads=1,
-    )
+    return deployment_of(folder)
 
 
 @pytest.fixture(scope="module")

@@ -14,7 +14,7 @@ import torch
 
 from harness.errors import BackendError, UsageError
 from harness.models import resolve_model
-from harness.plan import ArmSpec, Deployment, ModelSpec
+from harness.plan import ArmSpec, Deployment
 from harness.records import DecodeRequest, Sampling, StepEvent
 from reference_mechanisms import backend
 from reference_mechanisms.arm_targets import Loaded, setup_of
@@ -25,6 +25,7 @@ from reference_mechanisms.targets.loading import load_target
 from reference_mechanisms.verification.two_level.figures import SCHEMA
 from reference_mechanisms.verification.two_level.holding import Holding
 from reference_mechanisms.verification.two_level.level_one import LevelOne
+from tests.harness.tiny import deployment_of
 
 EXIT = {"level_one": "early-exit", "level_one_layers": 1}
 ARMS: dict[str, dict[str, Any]] = {
@@ -67,17 +68,6 @@ def arms(*names: str, **changed: dict[str, Any]) -> list[ArmSpec]:
         )
         for name in names
     ]
-
-
-def deployment_of(folder: Path) -> Deployment:
-    return Deployment(
-        schema="deployment/1",
-        name="tiny",
-        target=ModelSpec(path=str(folder), dtype="float32"),
-        device="cpu",
-        context_length=128,
-        threads=1,
-    )
 
 
 @pytest.fixture(scope="module")

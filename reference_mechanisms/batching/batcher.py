@@ -24,10 +24,9 @@ from reference_mechanisms.batching.running import Ran, Runner
 from reference_mechanisms.batching.scheduler import Plan, Running, State, allot, plan
 from reference_mechanisms.batching.settings import BatchSettings
 from reference_mechanisms.drafters.protocol import ContextDrafter, Drafter, Proposal, Wanted
-from reference_mechanisms.engine.choices import NO_NUMBERS, settle
+from reference_mechanisms.engine.choices import NO_NUMBERS
 from reference_mechanisms.engine.decode import PREFILL_ROWS
 from reference_mechanisms.engine.rows import Rows, Segment
-from reference_mechanisms.engine.rules import Rules
 from reference_mechanisms.engine.turns import Live, Turns, hold_limits, pack
 from reference_mechanisms.errors import RequestError
 from reference_mechanisms.request import Request
@@ -65,7 +64,6 @@ class Batcher:
         drafts: Drafts,
         settings: BatchSettings,
         costs: StepCosts | None = None,
-        rules: Rules | None = None,
     ) -> None:
         """Start empty.
 
@@ -75,10 +73,9 @@ class Batcher:
             drafts: the drafter, of this batcher alone.
             settings: which mechanisms are on.
             costs: the measured table, for those that need it.
-            rules: the decisions of a step; None is the engine's own.
         """
         self._runner, self._turns, self._drafts = runner, turns, drafts
-        self._settings, self._costs, self._rules = settings, costs, rules or Rules()
+        self._settings, self._costs = settings, costs
         drafter = drafts.drafter
         self._reader = drafter if isinstance(drafter, ContextDrafter) else None
         self._taps = () if self._reader is None else self._reader.taps
@@ -262,12 +259,8 @@ class Batcher:
         choices: Sequence[int],
     ) -> list[Verified]:
         verified = [
-            settle(
-                self._seats[slots[n]].live.place,
-                proposals[n],
-                ran.logits[spans[n]],
-                choices[spans[n]],
-                self._rules,
+            self._turns.settle(
+                self._seats[slots[n]].live, proposals[n], ran.logits[spans[n]], choices[spans[n]]
             )
             for n in good
         ]

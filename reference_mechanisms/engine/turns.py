@@ -130,8 +130,12 @@ class Turns:
             cache: None for the prefill, which has committed.
             path: rows of the chain in a tree's forward; None: the forward was the chain.
         """
-        verified = settle(live.place, proposal, logits, plain, self._rules)
+        verified = self.settle(live, proposal, logits, plain)
         return self.finish(live, proposal, verified, logits, cache, path)
+
+    def settle(self, live: Live, proposal: Proposal, logits: Tensor, plain: Sequence[int]) -> Verified:
+        """Verify a chain; arguments as of `emit`."""
+        return settle(live.place, proposal, logits, plain, self._rules)
 
     def finish(
         self,

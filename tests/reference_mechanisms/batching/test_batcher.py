@@ -84,10 +84,9 @@ def batcher(
     costs: StepCosts | None,
     rules: Rules | None = None,
 ) -> Batcher:
-    rules = rules or Rules()
-    turns = Turns((EOS,), text_of, CAPACITY, target.config.vocab_size, rules)
+    turns = Turns((EOS,), text_of, CAPACITY, target.config.vocab_size, rules or Rules())
     runner = PackedRunner(target, settings.slots, CAPACITY + DRAFTS + 1)
-    return Batcher(runner, turns, Drafts(drafter, DRAFTS), settings, costs, rules)
+    return Batcher(runner, turns, Drafts(drafter, DRAFTS), settings, costs)
 
 
 def run(engine: Batcher, todo: Sequence[Request], rng: random.Random) -> dict[str, list[Event]]:

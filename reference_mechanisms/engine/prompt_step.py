@@ -13,8 +13,8 @@ from torch import Tensor
 
 from reference_mechanisms.engine.cache import KVCache
 from reference_mechanisms.engine.graphs import Graphs
+from reference_mechanisms.engine.static_rows import StaticRows
 from reference_mechanisms.kernels.step.choice import Kernels
-from reference_mechanisms.kernels.step.twin import Seen, Stand
 from reference_mechanisms.targets.llama import LlamaTarget
 
 PIECE = 64  # rows; what the streaming products take at once
@@ -35,15 +35,12 @@ class PromptStep:
             kernels: of a step.
             graphs: record the program.
         """
-        self._target, self._cache, self._taps, self._kernels = target, cache, tuple(taps), kernels
-        self._places = cache.window(0, 0, cache.capacity)
-        self._rotations = target.rotations  # kept: a larger cache gives the target another table
-        device, hidden = target.device, target.config.hidden_size
-        self._state = torch.zeros(PIECE + 1, dtype=torch.int64, device=device)  # token ids, first position
-        self._behind = torch.arange(PIECE + 1, device=device)
-        self._low = torch.zeros(PIECE, dtype=torch.int64, device=device)
-        self._hidden = torch.empty((PIECE, hidden), dtype=target.dtype, device=device)
-        self._tapped = torch.empty((PIECE, len(self._taps) * hidden), dtype=target.dtype, device=device)
+        self._target, self._cache = target, cache
+        self._forward = StaticRows(target, cache, PIECE, taps, kernels)
+        self._state = torch.zeros(PIECE + 1, dtype=torch.int64, device=target.device)  # ids, first position
+        # Of the newest piece; a recorded program keeps them where they were recorded.
+        self._hidden = torch.empty(0)
+        self._tapped = torch.empty((PIECE, 0), dtype=target.dtype, device=target.device)
         self._program = graphs.program(self._run)
 
     def __call__(self, prompt: Sequence[int]) -> tuple[Tensor, Tensor]:
@@ -71,16 +68,7 @@ class PromptStep:
     @torch.inference_mode()
     def _run(self) -> None:
         """All rows of a piece, at the position that the device knows."""
-        target = self._target
-        places = self._state[PIECE:] + self._behind
-        stand = Stand(
-            places[:-1],
-            Seen(self._low, places[1:]),
-            self._rotations,
-            self._places,
-            target.config.norm_eps,
-        )
-        forward = target.run(self._state[:PIECE], self._kernels.ops(stand), self._taps)
+        forward = self._forward(self._state[:PIECE], self._state[PIECE:])
         self._hidden = forward.hidden
         if forward.taps:
             self._tapped = torch.cat(forward.taps, dim=-1)

@@ -14,9 +14,9 @@ from typing import NamedTuple
 import torch
 
 from reference_mechanisms.engine.cache import KVCache
+from reference_mechanisms.engine.static_rows import StaticRows
 from reference_mechanisms.kernels.step.choice import Kernels
 from reference_mechanisms.kernels.step.settling import new_turn
-from reference_mechanisms.kernels.step.twin import Seen, Stand
 from reference_mechanisms.targets.llama import LlamaTarget
 
 
@@ -53,9 +53,8 @@ class VerifyStep:
             taps: layers whose output is wanted.
             kernels: of the step.
         """
-        self._target, self._taps, self._kernels, self._drafts = target, tuple(taps), kernels, drafts
-        self._places = cache.window(0, 0, cache.capacity)
-        self._rotations = target.rotations  # kept: a larger cache gives the target another table
+        self._target, self._settle, self._drafts = target, kernels.settle, drafts
+        self._forward = StaticRows(target, cache, rows, taps, kernels)
         config, device = target.config, target.device
         self.rows = rows
 
@@ -69,23 +68,15 @@ class VerifyStep:
         self.logits = torch.empty((rows, config.vocab_size), dtype=target.dtype, device=device)
         self.tapped = torch.empty((rows, len(taps) * config.hidden_size), dtype=target.dtype, device=device)
         self.index = torch.arange(rows, device=device)
-        self._behind = torch.arange(rows + 1, device=device)
-        self._low = torch.zeros(rows, dtype=torch.int64, device=device)
 
     @torch.inference_mode()
     def __call__(self) -> None:
         """Run all rows, accept greedily, move on."""
-        target = self._target
-        places = self.start + self._behind
-        positions = places[:-1]
-        stand = Stand(
-            positions, Seen(self._low, places[1:]), self._rotations, self._places, target.config.norm_eps
-        )
-        forward = target.run(self.ids, self._kernels.ops(stand), self._taps)
-        self.logits = target.logits(forward.hidden)
+        forward = self._forward(self.ids, self.start)
+        self.logits = self._target.logits(forward.hidden)
         if forward.taps:
             self.tapped = torch.cat(forward.taps, dim=-1)
-        self._kernels.settle(self.logits, self._turn, self._drafts)
+        self._settle(self.logits, self._turn, self._drafts)
 
     @torch.inference_mode()
     def load(self, token_ids: Sequence[int], start: int, *, drafted: int, limit: int) -> None:

@@ -85,6 +85,16 @@ class ReplayedDrafter:
         """As in `protocol.StaticDrafter`."""
         return id(self)
 
+    def record(self, tokens: Sequence[int], counts: Sequence[int]) -> None:
+        """What the next request does, as in `ReplayedProgram.record`.
+
+        Raises:
+            DrafterError: they are longer than the buffers, or there is no program yet.
+        """
+        if self.made is None:
+            raise DrafterError("the drafter's program is not recorded yet")
+        self.made.record(tokens, counts)
+
     def program(self, positions: int) -> DraftProgram:
         """As in `protocol.StaticDrafter`."""
         inner: DraftProgram = (

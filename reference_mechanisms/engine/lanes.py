@@ -150,6 +150,14 @@ class Lane:
             step.ids[1 : 1 + self._draft.drafts].copy_(self._draft.draft(step.ids[:1], step.start))
 
 
+def positions_of(capacity: int, rows: int) -> int:
+    """Positions of the cache for requests of so many, in steps of so many rows.
+
+    A step may begin at the last position, and the next one's padding behind its end, or a prompt's.
+    """
+    return capacity + max(2 * rows, PIECE)
+
+
 class Lanes:
     """The lanes of one target; they share a cache, and decode one request at a time."""
 
@@ -171,8 +179,7 @@ class Lanes:
             )
         self._target, self._static = target, static
         self.rows = static.rows
-        # A step may begin at the last position, and the next one's padding behind its end, or a prompt's.
-        self._positions = capacity + max(2 * static.rows, PIECE)
+        self._positions = positions_of(capacity, static.rows)
         config = target.config
         numbers = config.layers * 2 * config.kv_heads * self._positions * config.head_dim
         hold_fit(numbers * target.dtype.itemsize, target.device, "keys and values of one request")

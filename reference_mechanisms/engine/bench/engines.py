@@ -21,15 +21,15 @@ from reference_mechanisms.engine.fitting import (
     layer_weights,
     needs_of,
 )
+from reference_mechanisms.engine.lanes import positions_of
 from reference_mechanisms.errors import DrafterError
-from reference_mechanisms.targets.checkpoint import Checkpoint
 from reference_mechanisms.targets.config import read_config
 from reference_mechanisms.targets.dummy import DummyCheckpoint
 from reference_mechanisms.targets.llama import LlamaTarget
 from reference_mechanisms.targets.matrices import Matrices, Source
 from reference_mechanisms.targets.shapes import shape_config
-from reference_mechanisms.weight12.raw_matrices import RawMatrices
-from reference_mechanisms.weight12.target import PackedMatrices
+from reference_mechanisms.weight12.raw_matrices import RawMatrices, load_streamed_llama
+from reference_mechanisms.weight12.target import PackedMatrices, load_packed_llama
 
 SUFFIX = "-dflash.json"
 DTYPE = torch.bfloat16
@@ -56,7 +56,7 @@ def dummy_target(
         TargetError: the shape is unknown, or the deployment does not fit the device.
     """
     config = shape_config(shape)
-    needs = needs_of(config, weights, positions=sizes.positions + 2 * sizes.rows, rows=sizes.rows)
+    needs = needs_of(config, weights, positions=positions_of(sizes.positions, sizes.rows), rows=sizes.rows)
     hold_deployment(needs, device, f"{shape} in {weights}")
     source = DummyCheckpoint(shape, seed, device)
     with torch.inference_mode():
@@ -70,10 +70,11 @@ def folder_target(folder: Path, weights: WeightFormat, sizes: Sizes, device: tor
         TargetError: the folder holds no dense target, or the deployment does not fit the device.
     """
     config = read_config(folder)
-    needs = needs_of(config, weights, positions=sizes.positions + 2 * sizes.rows, rows=sizes.rows)
+    needs = needs_of(config, weights, positions=positions_of(sizes.positions, sizes.rows), rows=sizes.rows)
     hold_deployment(needs, device, f"{folder} in {weights}")
-    with torch.inference_mode(), Checkpoint(folder) as source:
-        return LlamaTarget(config, source, DTYPE, device, matrices_of(source, weights, device))
+    if weights == "weight12":
+        return load_packed_llama(folder, DTYPE, device)
+    return load_streamed_llama(folder, device)
 
 
 def drafter_config(shape: str) -> BlockConfig:

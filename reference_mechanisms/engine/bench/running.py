@@ -13,11 +13,11 @@ import torch
 from reference_mechanisms.drafters.calibration import NoDrafter
 from reference_mechanisms.drafters.protocol import Drafter, StaticDrafter
 from reference_mechanisms.drafters.replaying import ReplayedDrafter, draw_trace
+from reference_mechanisms.engine.bench.single import single_engine
 from reference_mechanisms.engine.bench.timing import Timed, decode_timed, middle
 from reference_mechanisms.engine.bench.waterfall import record, waterfall
 from reference_mechanisms.engine.decode import Decoder
 from reference_mechanisms.engine.graphs import Graphs
-from reference_mechanisms.engine.lanes import Lanes, Static
 from reference_mechanisms.errors import MechanismError
 from reference_mechanisms.request import Request, Sampling
 from reference_mechanisms.targets.llama import LlamaTarget
@@ -64,7 +64,7 @@ class Bench:
 
     def autoregressive(self) -> dict[str, Any]:
         """Steps of one row."""
-        lanes, decoder = self._engine(1)
+        lanes, decoder = single_engine(self._target, self._load.positions, 1, self._graphs)
         drafter = NoDrafter()
         lanes.driving((), None)
         for number in range(self._load.requests):
@@ -83,7 +83,7 @@ class Bench:
             drafts: tokens of a draft.
         """
         load = self._load
-        lanes, decoder = self._engine(drafts + 1)
+        lanes, decoder = single_engine(self._target, load.positions, drafts + 1, self._graphs)
         steps = load.output + 2
         drafter = ReplayedDrafter(
             drafts if inner is None else inner, self._target.config.vocab_size, steps, self._target.device
@@ -119,14 +119,8 @@ class Bench:
         work = record(lambda: self._decoded(decoder, drafter, 0, output=min(PROFILED, load.output)))
         return asdict(waterfall(work))
 
-    def _engine(self, rows: int) -> tuple[Lanes, Decoder]:
-        lanes = Lanes(self._target, self._load.positions, Static(rows, self._graphs))
-        return lanes, Decoder(self._target, (), _no_text, self._load.positions, lanes=lanes)
-
     def _record(self, drafter: ReplayedDrafter, number: int, trace: Sequence[int]) -> None:
-        if drafter.made is None:
-            raise ValueError("the drafter's program is not recorded yet")
-        drafter.made.record((*self._prompts[number], *self._known[number].token_ids), trace)
+        drafter.record((*self._prompts[number], *self._known[number].token_ids), trace)
 
     def _decoded(
         self,
@@ -155,12 +149,6 @@ class Bench:
         }
         self._say(f"  step {found['step_ms']} ms, {found['tokens_per_second']} tokens/s")
         return found
-
-
-def _no_text(ids: Sequence[int]) -> str:
-    """Tokens of dummy weights say nothing."""
-    del ids
-    return ""
 
 
 class OutputsDifferError(MechanismError):

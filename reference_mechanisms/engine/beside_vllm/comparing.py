@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import datetime
-import json
 import statistics
 import sys
 from collections.abc import Mapping, Sequence
@@ -17,6 +16,7 @@ from reference_mechanisms.engine.beside_vllm.worker import Asked
 from reference_mechanisms.engine.fitting import WeightFormat
 from reference_mechanisms.jsonfile import write_json
 from reference_mechanisms.weight12.plugin.step_times.engine_arguments import ACCEPTANCE_LENGTH, DRAFTS
+from reference_mechanisms.weight12.plugin.step_times.report import SUMMARY, read_summary
 from reference_mechanisms.weight12.plugin.step_times.rounds import (
     LONG,
     PROMPT,
@@ -25,7 +25,7 @@ from reference_mechanisms.weight12.plugin.step_times.rounds import (
     Name,
     worker_command,
 )
-from reference_mechanisms.weight12.plugin.step_times.steps import AR, DFLASH, PLAIN, Sample
+from reference_mechanisms.weight12.plugin.step_times.steps import AR, DFLASH, PLAIN, Sample, spread
 
 SHAPE = "Qwen3-8B"  # vLLM's is `step_times/shapes/qwen3-8b`
 STOCK = "stock"
@@ -39,7 +39,7 @@ NAMES = {  # in a summary, by mode and kind
     (DFLASH, "own-weight12"): "same_drafts",
     (DFLASH, "own-bf16"): "bf16",
 }
-RESULT, SUMMARY, BESIDE = "beside-vllm.json", "summary.json", "beside_vllm"
+RESULT, BESIDE = "beside-vllm.json", "beside_vllm"
 WORKER = "reference_mechanisms.engine.beside_vllm.worker"
 
 
@@ -73,24 +73,15 @@ def table(samples: Sequence[Sample]) -> list[dict[str, Any]]:
         row: dict[str, Any] = {
             "mode": mode,
             "engine": kind,
-            "step_ms": _spread([one.step_ms for one in own.values()]),
+            "step_ms": spread([one.step_ms for one in own.values()]),
             "tokens_per_second": statistics.median(LONG / one.long_s for one in own.values()),
             "tokens_per_step": statistics.fmean(one.tokens_per_step for one in own.values()),
         }
         if both and kind != PLAIN:
-            row["step_speedup"] = _spread([stock[n].step_ms / own[n].step_ms for n in both])
-            row["request_speedup"] = _spread([stock[n].long_s / own[n].long_s for n in both])
+            row["step_speedup"] = spread([stock[n].step_ms / own[n].step_ms for n in both])
+            row["request_speedup"] = spread([stock[n].long_s / own[n].long_s for n in both])
         rows.append(row)
     return rows
-
-
-def _spread(values: Sequence[float]) -> dict[str, float]:
-    return {
-        "median": statistics.median(values),
-        "min": min(values),
-        "max": max(values),
-        "rounds": len(values),
-    }
 
 
 def write(folder: Path, found: Found, told: str) -> None:
@@ -100,6 +91,9 @@ def write(folder: Path, found: Found, told: str) -> None:
         folder: of the results of `engine bench`, or a new one.
         found: what there is so far.
         told: the command.
+
+    Raises:
+        CallError: a `summary.json` that is there is no JSON object.
     """
     rows = table(found.samples)
     machine = next(iter(found.facts.values()))
@@ -123,12 +117,11 @@ def write(folder: Path, found: Found, told: str) -> None:
             "samples": found.samples,
         },
     )
-    path = folder / SUMMARY
-    summary: dict[str, Any] = json.loads(path.read_text()) if path.is_file() else {"division": "system"}
+    summary = read_summary(folder) or {"division": "system"}
     for row in rows:
         times = summary.setdefault(KEYS[row["mode"]], {})
         times[NAMES[row["mode"], row["engine"]]] = round(row["step_ms"]["median"], 4)
-    write_json(path, {**summary, BESIDE: RESULT})
+    write_json(folder / SUMMARY, {**summary, BESIDE: RESULT})
 
 
 def text(found: Found) -> str:

@@ -3,22 +3,21 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 
 import torch
 
 from reference_mechanisms.drafters.calibration import NoDrafter
 from reference_mechanisms.drafters.protocol import Drafter, StaticDrafter
 from reference_mechanisms.drafters.replaying import ReplayedDrafter, draw_trace
+from reference_mechanisms.engine.bench.single import single_engine
+from reference_mechanisms.engine.bench.timing import Clock, decode_timed
 from reference_mechanisms.engine.decode import Decoder
 from reference_mechanisms.engine.graphs import Graphs
-from reference_mechanisms.engine.lanes import Lanes, Static
 from reference_mechanisms.errors import MechanismError
 from reference_mechanisms.request import Request, Sampling
 from reference_mechanisms.targets.llama import LlamaTarget
 from reference_mechanisms.weight12.plugin.step_times.steps import Call
-
-Clock = Callable[[], float]  # seconds
 
 
 class Resident:
@@ -33,7 +32,7 @@ class Resident:
         drafts: int = 0,
         length: float = 1.0,
         seed: int = 0,
-        clock: Clock = time.perf_counter,
+        clock: Clock = time.perf_counter_ns,
     ) -> None:
         """Make the engine; its steps are recorded by the first call.
 
@@ -44,15 +43,16 @@ class Resident:
             drafts: tokens of its draft.
             length: acceptance length of the recording.
             seed: of its traces.
-            clock: tells seconds.
+            clock: tells nanoseconds.
         """
-        self._target, self._length, self._seed, self._clock = target, length, seed, clock
+        self._target, self._drafts, self._length = target, drafts, length
+        self._seed, self._clock = seed, clock
         graphs = Graphs(target.device)
-        self._plain, self._autoregressive = _engine(target, positions, 1, graphs)
-        self._plain.driving((), None)
+        plain, self._autoregressive = single_engine(target, positions, 1, graphs)
+        plain.driving((), None)
         self._drafted: tuple[Decoder, ReplayedDrafter] | None = None
         if drafter is not None:
-            lanes, decoder = _engine(target, positions, drafts + 1, graphs)
+            lanes, decoder = single_engine(target, positions, drafts + 1, graphs)
             replayed = ReplayedDrafter(drafter, target.config.vocab_size, positions + 2, target.device)
             lanes.driving(replayed.taps, replayed)
             self._drafted = (decoder, replayed)
@@ -76,36 +76,18 @@ class Resident:
         known, _, _ = self._decode(self._autoregressive, NoDrafter(), request)
         decoder, drafter = self._drafted
         self._seed += 1
-        self._record(drafter, (*request.prompt, *known), output)
+        drafter.record((*request.prompt, *known), draw_trace(self._length, self._drafts, output, self._seed))
         tokens, steps, wall = self._decode(decoder, drafter, request)
         if tokens != known:
             raise MechanismError("drafts changed a token of autoregressive decoding")
         return Call(batch=1, output=output, tokens=len(tokens), wall_s=wall, drafts=steps)
 
-    def _record(self, drafter: ReplayedDrafter, tokens: Sequence[int], output: int) -> None:
-        if drafter.made is None:
-            raise MechanismError("the drafter's program is not recorded")
-        drafter.made.record(tokens, draw_trace(self._length, drafter.made.drafts, output, self._seed))
-
-    def _decode(self, decoder: Decoder, drafter: Drafter, request: Request) -> tuple[list[int], int, float]:
-        """Tokens, verify steps, seconds."""
-        tokens: list[int] = []
-        steps = 0
+    def _decode(
+        self, decoder: Decoder, drafter: Drafter, request: Request
+    ) -> tuple[tuple[int, ...], int, float]:
+        """Tokens, verify steps, seconds until the device is idle again."""
         began = self._clock()
-        for event in decoder.stream([request], drafter):
-            tokens.extend(event.token_ids)
-            steps += event.kind == "step"
+        timed = decode_timed(decoder, drafter, request, self._clock)
         if self._target.device.type == "cuda":
             torch.cuda.synchronize(self._target.device)
-        return tokens, steps, self._clock() - began
-
-
-def _engine(target: LlamaTarget, positions: int, rows: int, graphs: Graphs) -> tuple[Lanes, Decoder]:
-    lanes = Lanes(target, positions, Static(rows, graphs))
-    return lanes, Decoder(target, (), _no_text, positions, lanes=lanes)
-
-
-def _no_text(ids: Sequence[int]) -> str:
-    """Tokens of dummy weights say nothing."""
-    del ids
-    return ""
+        return timed.token_ids, len(timed.accepted), (self._clock() - began) / 1e9

@@ -113,7 +113,7 @@ def _row(mode: str, batch: int, samples: Sequence[Sample]) -> dict[str, Any]:
             continue
         by_round[kind] = {one.round: one.step_ms for one in own}
         row[kind] = {
-            "step_ms": _spread(by_round[kind].values()),
+            "step_ms": spread(by_round[kind].values()),
             "ms_per_token": statistics.median(one.ms_per_token for one in own),
             "tokens_per_step": statistics.mean(one.tokens_per_step for one in own),
         }
@@ -121,11 +121,12 @@ def _row(mode: str, batch: int, samples: Sequence[Sample]) -> dict[str, Any]:
         plain, packed = by_round[PLAIN], by_round[PACKED]
         both = plain.keys() & packed.keys()
         if both:
-            row["speedup"] = _spread(plain[number] / packed[number] for number in both)
+            row["speedup"] = spread(plain[number] / packed[number] for number in both)
     return row
 
 
-def _spread(values: Iterable[float]) -> dict[str, float]:
+def spread(values: Iterable[float]) -> dict[str, float]:
+    """Median, least and greatest of a figure over rounds."""
     known = sorted(values)
     return {"median": statistics.median(known), "min": known[0], "max": known[-1], "rounds": len(known)}
 

@@ -1,0 +1,29 @@
+"""An engine of single requests, in steps of a fixed number of rows, whose tokens say nothing."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from reference_mechanisms.engine.decode import Decoder
+from reference_mechanisms.engine.graphs import Graphs
+from reference_mechanisms.engine.lanes import Lanes, Static
+from reference_mechanisms.targets.llama import LlamaTarget
+
+
+def single_engine(target: LlamaTarget, positions: int, rows: int, graphs: Graphs) -> tuple[Lanes, Decoder]:
+    """Lanes and the decoder on them.
+
+    Args:
+        target: the model.
+        positions: of the longest request.
+        rows: of every step.
+        graphs: record the steps.
+    """
+    lanes = Lanes(target, positions, Static(rows, graphs))
+    return lanes, Decoder(target, (), _no_text, positions, lanes=lanes)
+
+
+def _no_text(ids: Sequence[int]) -> str:
+    """Tokens of dummy weights say nothing."""
+    del ids
+    return ""

@@ -11,9 +11,8 @@ import torch
 from reference_mechanisms.arms import ArmSettings, ParameterError
 from reference_mechanisms.engine.target import Target
 from reference_mechanisms.errors import MechanismError, TargetError
-from reference_mechanisms.targets.config import ARCHITECTURES, read_json
 from reference_mechanisms.targets.hybrid import HybridTarget
-from reference_mechanisms.targets.loading import load_target
+from reference_mechanisms.targets.loading import is_dense, load_target
 from reference_mechanisms.verification.tree_figures import TreeFigures, TreeSetup, read_tree_figures
 from reference_mechanisms.verification.two_level.figures import Setup
 from reference_mechanisms.verification.two_level.level_one import LevelOne, level_one_of
@@ -53,8 +52,7 @@ def load_session_target(
     """
     if weights_format == "weight12":
         return load_packed_llama(folder, dtype, device)
-    named = read_json(folder / "config.json").get("architectures")
-    if named in [[name] for name in ARCHITECTURES] and dtype == torch.bfloat16 and streams(device):
+    if dtype == torch.bfloat16 and streams(device) and is_dense(folder):
         return load_streamed_llama(folder, device)
     return load_target(folder, dtype, device)
 

@@ -20,6 +20,14 @@ def load_target(folder: Path, dtype: torch.dtype, device: torch.device) -> Targe
     Raises:
         TargetError: the folder is not a complete, unquantised checkpoint of a known architecture.
     """
+    return (load_llama if is_dense(folder) else load_hybrid)(folder, dtype, device)
+
+
+def is_dense(folder: Path) -> bool:
+    """Whether the target of a folder has attention layers only.
+
+    Raises:
+        TargetError: its architecture is not known.
+    """
     where = folder / "config.json"
-    found = architecture(read_json(where), {*ARCHITECTURES, *HYBRIDS}, RUNS, str(where))
-    return load_hybrid(folder, dtype, device) if found in HYBRIDS else load_llama(folder, dtype, device)
+    return architecture(read_json(where), {*ARCHITECTURES, *HYBRIDS}, RUNS, str(where)) in ARCHITECTURES

@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import NamedTuple, TypeVar
 
 from agent_loop.records import Candidate, Stage, Verdict
+from agent_loop.sqlite import open_file
 from harness.codec import canonical_json, from_json
 from harness.errors import DataError, InvalidRun, UsageError
 
@@ -74,15 +75,7 @@ class Database:
             raise UsageError(f"{path} is not there; give the folder of a campaign that was run")
         self._now = now
         try:
-            self._db = sqlite3.connect(path, isolation_level=None)
-            self._db.execute("PRAGMA journal_mode = WAL")
-            self._db.execute("PRAGMA synchronous = FULL")
-            self._db.execute("PRAGMA foreign_keys = ON")
-            (version,) = self._db.execute("PRAGMA user_version").fetchone()
-            if version == 0:
-                self._db.executescript(f"BEGIN; {SCHEMA} PRAGMA user_version = {VERSION}; COMMIT;")
-            elif version != VERSION:
-                raise DataError(f"{path} has version {version}, this program reads {VERSION}")
+            self._db = open_file(path, SCHEMA, VERSION)
         except sqlite3.Error as error:
             raise InvalidRun(f"cannot open {path}: {error}") from None
 

@@ -8,8 +8,9 @@ from pathlib import Path
 
 from agent_loop.memory.records import Evidence, Mechanism, State
 from agent_loop.memory.retrieval import Known, key_of
+from agent_loop.sqlite import open_file
 from harness.codec import canonical_json, from_json
-from harness.errors import DataError, InvalidRun
+from harness.errors import InvalidRun
 
 VERSION = 1
 SCHEMA = """
@@ -36,15 +37,7 @@ class Memory:
         """
         try:
             path.parent.mkdir(parents=True, exist_ok=True)
-            self._db = sqlite3.connect(path, isolation_level=None)
-            self._db.execute("PRAGMA journal_mode = WAL")
-            self._db.execute("PRAGMA synchronous = FULL")
-            self._db.execute("PRAGMA foreign_keys = ON")
-            (version,) = self._db.execute("PRAGMA user_version").fetchone()
-            if version == 0:
-                self._db.executescript(f"BEGIN; {SCHEMA} PRAGMA user_version = {VERSION}; COMMIT;")
-            elif version != VERSION:
-                raise DataError(f"{path} has version {version}, this program reads {VERSION}")
+            self._db = open_file(path, SCHEMA, VERSION)
         except (sqlite3.Error, OSError) as error:
             raise InvalidRun(f"cannot open {path}: {error}; choose another --memory") from None
 

@@ -13,6 +13,7 @@ import math
 from collections.abc import Iterable, Mapping, Sequence
 from typing import NamedTuple
 
+import msgspec
 import numpy as np
 
 from agent_loop.cost_model.floors import Machine, ModelSize, prefill_floor_s, step_floor_s
@@ -116,13 +117,14 @@ def ceiling(
             "growth of a step with its rows; two operations a weight and row",
         ),
     ]
-    if free - {"ar"} or "ar" in free:
+    if free:
         gaps.append(
             _gap("drafter", drafting, 0.0, FITTED, "step time above a step of as many rows with free drafts")
         )
     closable = sum(gap.closable_s for gap in gaps) or 1.0
     ranked = sorted(
-        (_shared(gap, gap.closable_s / closable) for gap in gaps), key=lambda gap: (-gap.share, gap.component)
+        (msgspec.structs.replace(gap, share=gap.closable_s / closable) for gap in gaps),
+        key=lambda gap: (-gap.share, gap.component),
     )
     floor = prefill_floor + least * step_floor
     return CeilingModel(
@@ -213,15 +215,4 @@ def _gap(component: str, measured: float, floor: float, confidence: float, basis
         share=0.0,
         confidence=confidence,
         basis=basis if measured >= floor else f"{basis}; BELOW ITS FLOOR: measurement or peak is wrong",
-    )
-
-
-def _shared(gap: Gap, share: float) -> Gap:
-    return Gap(
-        component=gap.component,
-        measured_s=gap.measured_s,
-        floor_s=gap.floor_s,
-        share=share,
-        confidence=gap.confidence,
-        basis=gap.basis,
     )

@@ -34,9 +34,8 @@ class ModelSize(Record, frozen=True):
 
 
 def prefill_floor_s(machine: Machine, model: ModelSize, prompt_tokens: int) -> float:
-    """Least seconds to process a prompt."""
-    compute = 2.0 * model.parameters * prompt_tokens / machine.flops_per_s
-    return max(compute, model.weight_bytes / machine.bytes_per_s)
+    """Least seconds to process a prompt: one step with a row for each of its tokens."""
+    return step_floor_s(machine, model, prompt_tokens)
 
 
 def step_floor_s(machine: Machine, model: ModelSize, rows: int) -> float:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import time
 from collections.abc import Callable
 from pathlib import Path
@@ -68,18 +69,11 @@ def model_size(folder: Path, deployment: Deployment) -> ModelSize | None:
     }
     if not used:
         return None
-    parameters = sum(_product(shape) for shape in used.values())
+    parameters = sum(math.prod(shape) for shape in used.values())
     width = getattr(torch, deployment.target.dtype).itemsize
     if deployment.weights_format == "weight12":
         return ModelSize(parameters=parameters, weight_bytes=parameters * 3 // 2)
     return ModelSize(parameters=parameters, weight_bytes=parameters * width)
-
-
-def _product(shape: tuple[int, ...]) -> int:
-    total = 1
-    for size in shape:
-        total *= size
-    return total
 
 
 def _wait(device: torch.device) -> None:

@@ -93,7 +93,7 @@ class Controller:
         """Answer the explorers of a round until each has ended."""
         plan = self.bench.loop.plan
         specs = {one.name: one for one in plan.explorers}
-        running: dict[str, object] = {}
+        running = {explorer.name for explorer in explorers}
         for explorer in explorers:
             spec = specs[explorer.name]
             worktree = self.bench.folder.parent / "worktrees" / explorer.name
@@ -103,11 +103,11 @@ class Controller:
             def work(explorer: Explorer = explorer, desk: QueueDesk = desk, seed: int = seed) -> None:
                 explorer.explore(desk, specs[explorer.name].budget, seed)
 
-            running[explorer.name] = start(explorer.name, work, self.calls)
+            start(explorer.name, work, self.calls)
         while running:
             call = self.calls.get()
             if call.kind == "ended":
-                running.pop(call.explorer, None)
+                running.discard(call.explorer)
                 if call.payload is not None:
                     self.database.tell(
                         "explorer-failed", {"explorer": call.explorer, "error": repr(call.payload)[:500]}
@@ -171,7 +171,7 @@ class Controller:
         mine.sort(key=lambda one: (-self._gain(one), one.id))
         self._measure(mine[: self.bench.loop.plan.submissions])
         self._reached("measured")
-        passed = [one for one in mine if self._outcome(one, "measure") == "PASSED"]
+        passed = [one for one in mine if self._passed_measure(one)]
         passed.sort(key=lambda one: (-self._low(one), one.id))
         for one in passed:
             self._confirm(one)
@@ -191,23 +191,20 @@ class Controller:
             self.database.tell("stopped", {"reason": problem})
             raise InvalidRun(f"campaign {plan.name} stops: {problem}")
         for verdict in verdicts[: len(fresh)]:
-            placed = (
-                verdict if verdict.stage == "measure" else msgspec.structs.replace(verdict, stage="measure")
-            )
-            self.database.decide(placed)
+            self.database.decide(msgspec.structs.replace(verdict, stage="measure"))
 
     def _confirm(self, candidate: Candidate) -> None:
         """Spend a slot on a candidate, unless it has its verdict."""
         if self.database.verdict(candidate.id, "confirm") is None:
-            self.database.decide(confirm(self._confirming, candidate))
+            desk = Confirming(
+                bench=self.bench,
+                database=self.database,
+                unseen=self.unseen,
+                keys=self.keys,
+                at=self._reached,
+            )
+            self.database.decide(confirm(desk, candidate))
         self._reached("confirmed")
-
-    @property
-    def _confirming(self) -> Confirming:
-        def at(state: Literal["slot-opened", "slot-answered", "slot-closed"]) -> None:
-            self._reached(state)
-
-        return Confirming(bench=self.bench, database=self.database, unseen=self.unseen, keys=self.keys, at=at)
 
     def _stack(self) -> None:
         """Try what was accepted together, through the whole cascade, with a slot of its own."""
@@ -220,7 +217,7 @@ class Controller:
         (told,) = self._trial([together])
         if told.passed:
             self._measure([together])
-            if self._outcome(together, "measure") == "PASSED":
+            if self._passed_measure(together):
                 self._confirm(together)
 
     def _ablate(self, verdict: Verdict) -> None:
@@ -262,9 +259,10 @@ class Controller:
                 self.remember(candidate, verdict)
                 self._reached("remembered")
 
-    def _outcome(self, candidate: Candidate, stage: Literal["measure", "confirm"]) -> str | None:
-        verdict = self.database.verdict(candidate.id, stage)
-        return None if verdict is None else verdict.outcome
+    def _passed_measure(self, candidate: Candidate) -> bool:
+        """Whether it has passed the measurement on public rows."""
+        verdict = self.database.verdict(candidate.id, "measure")
+        return verdict is not None and verdict.outcome == "PASSED"
 
     def _gain(self, candidate: Candidate) -> float:
         verdict = self.database.verdict(candidate.id, "screen")

@@ -92,13 +92,10 @@ class QueueDesk:
     def _ask(self, kind: Kind, payload: Any) -> Any:
         call = Call(kind, self._explorer, payload)
         self._calls.put(call)
-        found = call.answer.get()
-        if isinstance(found, BaseException):
-            raise found
-        return found
+        return call.answer.get()
 
 
-def start(name: str, work: Callable[[], None], calls: queue.Queue[Call]) -> threading.Thread:
+def start(name: str, work: Callable[[], None], calls: queue.Queue[Call]) -> None:
     """Run an explorer in its own thread; its end is a call, too, with the error that ended it."""
 
     def run() -> None:
@@ -111,6 +108,4 @@ def start(name: str, work: Callable[[], None], calls: queue.Queue[Call]) -> thre
             error = raised
         calls.put(Call("ended", name, error))
 
-    thread = threading.Thread(target=run, name=f"explorer {name}", daemon=True)
-    thread.start()
-    return thread
+    threading.Thread(target=run, name=f"explorer {name}", daemon=True).start()

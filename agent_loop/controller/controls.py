@@ -9,7 +9,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from agent_loop.campaign import Loop
-from agent_loop.records import Candidate, Hypothesis, Verdict
+from agent_loop.records import Candidate, Hypothesis, Origin, Verdict
+from harness.plan import Param
 
 TOLERANCE = 0.03  # of the A/A reading: an interval errs, a gain of this size in it does not come by chance
 SAME, HANDICAP = "same", "handicap"
@@ -20,9 +21,9 @@ def control_arms(loop: Loop) -> dict[str, Candidate]:
     found = {}
     stock, controls = loop.stock, loop.plan.controls
     if controls.same:
-        found[SAME] = _arm(stock.backend, dict(stock.params), "null")
+        found[SAME] = _arm(stock.backend, stock.params, "null")
     if controls.handicap:
-        found[HANDICAP] = _arm(stock.backend, dict(controls.handicap), "positive")
+        found[HANDICAP] = _arm(stock.backend, controls.handicap, "positive")
     return found
 
 
@@ -40,12 +41,12 @@ def check_controls(told: Mapping[str, Verdict]) -> str | None:
     return None
 
 
-def _arm(backend: str, params: dict[str, str | int | float | bool], origin: str) -> Candidate:
+def _arm(backend: str, params: Mapping[str, Param], origin: Origin) -> Candidate:
     return Candidate(
         name="control",
         backend=backend,
-        params=params,
+        params=dict(params),
         hypothesis=Hypothesis(mechanism="control"),
-        origin="null" if origin == "null" else "positive",
+        origin=origin,
         explorer="controller",
     )

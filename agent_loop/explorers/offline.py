@@ -11,7 +11,7 @@ from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING
 
 from agent_loop.protocols import BudgetSpent, Desk, Space
-from agent_loop.records import Budget, Candidate, Hypothesis, Told
+from agent_loop.records import Budget, Candidate, Hypothesis, Origin, Told
 from harness.errors import ModelError
 from harness.plan import Param
 
@@ -164,14 +164,14 @@ class OfflineExplorer:
         return sorted(alive, key=lambda pair: (-_value(pair[1]), pair[0].id))
 
     def _candidate(
-        self, name: str, backend: str, params: Mapping[str, Param], origin: str, hypothesis: Hypothesis
+        self, name: str, backend: str, params: Mapping[str, Param], origin: Origin, hypothesis: Hypothesis
     ) -> Candidate:
         return Candidate(
             name=name[:80],
             backend=backend,
             params=dict(params),
             hypothesis=hypothesis,
-            origin="null" if origin == "null" else "merge" if origin == "merge" else "search",
+            origin=origin,
             explorer=self._name,
         )
 

@@ -8,13 +8,13 @@ from __future__ import annotations
 
 import os
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from typing import BinaryIO
 
 from agent_loop.guest.wire import Answer, Opening, Order
 from harness.codec import canonical_json, from_json
-from harness.errors import HarnessError
 from harness.protocols import ServerSession, resolve
+from harness.records import StepEvent
 
 
 def main() -> int:
@@ -44,11 +44,13 @@ def main() -> int:
     return 0
 
 
-def _serve(stream: Callable[..., object], arm: str, order: Order, tell: Callable[[Answer], None]) -> None:
+def _serve(
+    stream: Callable[..., Iterable[StepEvent]], arm: str, order: Order, tell: Callable[[Answer], None]
+) -> None:
     try:
-        for event in stream(arm, order.requests):  # type: ignore[attr-defined]
+        for event in stream(arm, order.requests):
             tell(Answer(kind="event", event=event))
-    except (HarnessError, Exception) as error:  # noqa: BLE001
+    except Exception as error:  # noqa: BLE001 - a candidate may raise anything
         tell(Answer(kind="error", error=f"{type(error).__name__}: {error}"[:500]))
         return
     tell(Answer(kind="end"))

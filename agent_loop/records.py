@@ -27,16 +27,6 @@ Origin = Literal[
     "positive",  # a control that must be accepted
 ]
 Stage = Literal["policy", "build", "lossless", "screen", "measure", "confirm", "ablate", "stack"]
-STAGES: tuple[Stage, ...] = (
-    "policy",
-    "build",
-    "lossless",
-    "screen",
-    "measure",
-    "confirm",
-    "ablate",
-    "stack",
-)
 Outcome = Literal[
     "PASSED",  # this stage; the next may say otherwise
     "ACCEPT",

@@ -89,7 +89,6 @@ class Toolbox:
         self._desk = desk
         self._bench = bench
         self._explorer = explorer
-        self.submitted = 0
         self.spent: set[str] = set()  # budgets of the desk that are at their end
 
     def answer(self, calls: Sequence[Call]) -> list[Answer]:
@@ -161,7 +160,6 @@ class Toolbox:
         except BudgetSpent as error:
             self.spent.add("submissions" if error.field != "seconds" else "seconds")
             return Answer(one, str(error), is_error=True)
-        self.submitted += told.passed
         heard = [json.loads(_told(verdict)) for verdict in self._desk.heard()]
         return Answer(
             one, json.dumps({"now": json.loads(_told(told)), "verdicts_so_far": heard}, sort_keys=True)

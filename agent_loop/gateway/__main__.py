@@ -38,7 +38,6 @@ def main() -> int:
     asyncio.run(
         _serve(
             settings,
-            key,
             Gateway(
                 accounts=accounts,
                 transcripts=transcripts,
@@ -52,11 +51,10 @@ def main() -> int:
     return 0
 
 
-async def _serve(settings: Settings, key: str, gateway: Gateway) -> None:
+async def _serve(settings: Settings, gateway: Gateway) -> None:
     gateway.accounts.open(settings.campaign, settings.budget)
     for name, guest in settings.explorers.items():
         gateway.tokens[guest.token] = gateway.accounts.open(f"{settings.campaign}/{name}", guest.budget)
-    del key
     runner = web.AppRunner(gateway.application(), access_log=None, shutdown_timeout=2.0)
     await runner.setup()
     async with gateway.upstream:

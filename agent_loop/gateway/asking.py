@@ -32,7 +32,6 @@ class Refusal(Exception):
 class Asked(NamedTuple):
     """A request that may be passed on."""
 
-    model: str
     price: Price
     max_tokens: int
     stream: bool
@@ -72,7 +71,6 @@ def examine(body: Any, size: int, prices: Prices, longest: int) -> Asked:
                 f"a `source` of type {source['type']!r} is fetched elsewhere; send it in the message"
             )
     return Asked(
-        model=body["model"],
         price=price,
         max_tokens=length,
         stream=body.get("stream") is True,

@@ -5,6 +5,8 @@ from __future__ import annotations
 import json
 from typing import Any
 
+import msgspec
+
 from agent_loop.gateway.prices import Usage, usage_of
 
 
@@ -17,7 +19,6 @@ class StreamReader:
         self._usage: dict[str, Any] = {}
         self._delta_bytes = 0
         self._ended = False  # `message_delta` told the last counts
-        self.began = False  # `message_start` was seen
         self.finished = False  # `message_stop` was seen
         self.failed = False  # an `error` event was seen
         self.damaged = False  # an event was not JSON
@@ -41,13 +42,7 @@ class StreamReader:
         if self._ended and not self.damaged:
             return told
         output = max(told.output_tokens, min(self._delta_bytes, most.output_tokens))
-        return Usage(
-            input_tokens=told.input_tokens,
-            output_tokens=output,
-            cache_write_5m=told.cache_write_5m,
-            cache_write_1h=told.cache_write_1h,
-            cache_read=told.cache_read,
-        )
+        return msgspec.structs.replace(told, output_tokens=output)
 
     def _event(self, data: bytes) -> None:
         try:
@@ -57,7 +52,6 @@ class StreamReader:
             self.damaged = True
             return
         if kind == "message_start":
-            self.began = True
             self._take(event.get("message", {}).get("usage"))
         elif kind == "content_block_delta":
             self._delta_bytes += len(data)

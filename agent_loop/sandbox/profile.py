@@ -1,7 +1,7 @@
 """What a program in the sandbox may have: folders, devices, limits, environment. Pure records.
 
 There is no field for the network, for there is none; a program that must speak to the outside gets a
-UNIX socket in a folder it can write (`agent_loop.sandbox.relay`).
+UNIX socket in a folder it can write.
 """
 
 from __future__ import annotations

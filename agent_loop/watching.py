@@ -18,7 +18,7 @@ from agent_loop.controller.database import Database, Event
 from agent_loop.cost_model.ceiling import CeilingModel
 from agent_loop.records import Candidate, Verdict
 from harness.codec import canonical_json
-from harness.storage import append_lines, write_atomic
+from harness.storage import append_lines, cut_torn_tail
 
 SHOWN = 12  # candidates of the table
 CAUGHT = ("POLICY", "LOSSY", "LOSSY_DISTRIBUTION", "CHEAT", "BELOW_CEILING", "INCOMPLETE", "NEEDS_HUMAN")
@@ -130,10 +130,10 @@ class EventTail:
     def __init__(self, path: Path) -> None:
         """Read how far the file reaches."""
         self._path = path
-        data = path.read_bytes() if path.is_file() else b""
-        self._last = data.count(b"\n")
-        if not data.endswith(b"\n") and data:  # a killed writer's last line
-            write_atomic(path, data[: data.rfind(b"\n") + 1])
+        self._last = 0
+        if path.is_file():
+            cut_torn_tail(path)
+            self._last = path.read_bytes().count(b"\n")
 
     def write(self, database: Database) -> list[Event]:
         """Append what is new, and give it."""

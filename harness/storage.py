@@ -95,6 +95,14 @@ def read_lines(path: Path, kind: type[R], *, drop_torn_tail: bool = False) -> It
         yield from_json(line, kind, f"{path} line {number}")
 
 
+def cut_torn_tail(path: Path) -> None:
+    """Cut off a last line without its line end (a killed writer's), so that the next one begins anew."""
+    data = path.read_bytes()
+    if data and not data.endswith(b"\n"):
+        with path.open("r+b") as file:
+            file.truncate(data.rfind(b"\n") + 1)
+
+
 @contextlib.contextmanager
 def locked(folder: Path) -> Iterator[None]:
     """Hold the run folder for this process; a second run in it is refused.

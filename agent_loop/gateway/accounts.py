@@ -15,7 +15,7 @@ from typing import Literal
 from agent_loop.protocols import BudgetSpent
 from agent_loop.records import Budget, Spent
 from harness.codec import Record
-from harness.storage import append_lines, read_lines
+from harness.storage import append_lines, cut_torn_tail, read_lines
 
 
 class Line(Record, frozen=True):
@@ -138,7 +138,7 @@ class Accounts:
     def _read(self) -> None:
         """Add up the earlier lives; what was reserved and never settled counts as spent."""
         lines = list(read_lines(self._path, Line, drop_torn_tail=True))
-        _end_with_a_line(self._path)
+        cut_torn_tail(self._path)
         opened: dict[tuple[int, str], tuple[float, float]] = {}
         pending: dict[tuple[int, int], Line] = {}
         life = 0
@@ -176,11 +176,3 @@ def _scopes(scope: str) -> list[str]:
     """A scope and all above it."""
     parts = scope.split("/")
     return ["/".join(parts[: count + 1]) for count in range(len(parts))] if scope else []
-
-
-def _end_with_a_line(path: Path) -> None:
-    """Cut a torn last line off, so that the next one begins anew."""
-    data = path.read_bytes()
-    if data and not data.endswith(b"\n"):
-        with path.open("r+b") as file:
-            file.truncate(data.rfind(b"\n") + 1)

@@ -31,11 +31,11 @@ from agent_loop.gateway.asking import (
 )
 from agent_loop.gateway.prices import Prices, Usage
 from agent_loop.gateway.reading import StreamReader, message_usage
-from agent_loop.gateway.transcripts import Exchange, Transcripts, request_digest
+from agent_loop.gateway.transcripts import Exchange, Transcripts
 from agent_loop.gateway.upstream import CUT, Unreachable, Upstream
 from agent_loop.protocols import BudgetSpent
 from agent_loop.records import Budget, Spent
-from harness.codec import Record, from_json
+from harness.codec import Record, digest, from_json
 from harness.errors import HarnessError
 
 LARGEST_BODY = 64 << 20  # bytes
@@ -88,8 +88,8 @@ class Gateway:
             asked = examine(body, len(data), self.prices, self.longest)
         except (ValueError, Refusal, HarnessError) as error:
             return failure(400, "invalid_request_error", str(error))
-        digest = request_digest(body)
-        earlier = self.transcripts.earlier(account.scope, digest)
+        sha256 = digest(body)
+        earlier = self.transcripts.earlier(account.scope, sha256)
         if earlier is not None:
             again = msgspec.structs.replace(earlier, at=self._now, replayed=True, usage=None, dollars=0.0)
             self.transcripts.write(again)
@@ -103,7 +103,7 @@ class Gateway:
             at=self._now,
             scope=account.scope,
             request=body,
-            request_sha256=digest,
+            request_sha256=sha256,
             status=0,
             complete=False,
             stream=asked.stream,

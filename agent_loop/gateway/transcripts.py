@@ -7,7 +7,6 @@ History: transcript version 1 (0.1.0) first version.
 
 from __future__ import annotations
 
-import hashlib
 import json
 from collections import defaultdict, deque
 from pathlib import Path
@@ -15,7 +14,7 @@ from typing import Any, Literal
 
 from agent_loop.gateway.prices import Usage
 from harness.codec import Record, canonical_json
-from harness.storage import append_lines, read_lines
+from harness.storage import append_lines, cut_torn_tail, read_lines
 
 REDACTED = "[key]"
 
@@ -79,15 +78,7 @@ class Transcripts:
         return json.loads(text.replace(self._key, REDACTED)) if self._key in text else exchange
 
     def _read(self, path: Path) -> None:
-        data = path.read_bytes()
-        if data and not data.endswith(b"\n"):  # torn by a killed gateway
-            with path.open("r+b") as file:
-                file.truncate(data.rfind(b"\n") + 1)
+        cut_torn_tail(path)
         for one in read_lines(path, Exchange):
             if one.complete and not one.replayed:
                 self._known[one.scope, one.request_sha256].append(one)
-
-
-def request_digest(body: Any) -> str:
-    """sha256 (hex) of a request's canonical JSON."""
-    return hashlib.sha256(canonical_json(body)).hexdigest()

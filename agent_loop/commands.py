@@ -182,9 +182,10 @@ def _review(options: argparse.Namespace) -> int:
 
     database = Database(options.folder / "loop.sqlite", str, readonly=True)
     database.check_chain()
+    verdicts = database.verdicts()
     for one in database.candidates():
         print(f"{one.id} {plain(label(one))}, by {plain(one.explorer)}")
-        for verdict in database.verdicts():
+        for verdict in verdicts:
             if verdict.candidate_id == one.id:
                 print(f"  {verdict.stage}: {verdict.outcome}; {plain(verdict.detail)}")
     found = caught(database)
@@ -197,7 +198,7 @@ def _memory(options: argparse.Namespace) -> int:
     from tabulate import tabulate  # noqa: PLC0415
 
     from agent_loop.memory.store import Memory, state_of  # noqa: PLC0415
-    from agent_loop.watching import plain  # noqa: PLC0415
+    from agent_loop.watching import figure, plain  # noqa: PLC0415
 
     memory = Memory(_memory_file(options))
     rows = [
@@ -207,9 +208,7 @@ def _memory(options: argparse.Namespace) -> int:
             state_of(one),
             row.deployment,
             row.outcome,
-            "-"
-            if row.effect is None
-            else f"{row.effect.point:.2f}x [{row.effect.low:.2f}, {row.effect.high:.2f}]",
+            figure(row.effect),
             "-" if row.closed is None else f"{row.closed:.0%}",
         )
         for one in memory.known(retired=True)

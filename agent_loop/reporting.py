@@ -11,7 +11,7 @@ from agent_loop.campaign import Loop
 from agent_loop.controller.database import Database
 from agent_loop.cost_model.ceiling import CeilingModel
 from agent_loop.records import Effect
-from agent_loop.watching import as_json, caught, label, plain, summary
+from agent_loop.watching import as_json, caught, figure, label, plain, summary
 from harness.storage import write_atomic
 
 LEFT, WIDTH = 260.0, 400.0  # of the forest plot, in its own units
@@ -36,14 +36,14 @@ def page(loop: Loop, database: Database, ceiling: CeilingModel | None) -> str:
     environment = jinja2.Environment(
         loader=jinja2.PackageLoader("agent_loop"), autoescape=True, undefined=jinja2.StrictUndefined
     )
+    verdicts = database.verdicts()
     confirmed = [
         (label(one), verdict.effect)
-        for verdict in database.verdicts()
+        for verdict in verdicts
         if verdict.stage == "confirm" and verdict.effect is not None
         if (one := database.candidate(verdict.candidate_id)) is not None
     ]
     scale = max([1.1, *(effect.high for _, effect in confirmed)])
-    verdicts = database.verdicts()
     return environment.get_template("campaign.html.j2").render(
         name=loop.plan.name,
         candidates=len(database.candidates()),
@@ -97,7 +97,7 @@ def _forest(name: str, effect: Effect, scale: float) -> dict[str, Any]:
         "low": _place(effect.low, scale),
         "point": _place(effect.point, scale),
         "high": _place(effect.high, scale),
-        "text": f"{effect.point:.2f}x [{effect.low:.2f}, {effect.high:.2f}]",
+        "text": figure(effect),
     }
 
 

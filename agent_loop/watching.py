@@ -16,7 +16,7 @@ from tabulate import tabulate
 from agent_loop.campaign import Loop
 from agent_loop.controller.database import Database, Event
 from agent_loop.cost_model.ceiling import CeilingModel
-from agent_loop.records import Candidate, Verdict
+from agent_loop.records import Candidate, Effect, Verdict
 from harness.codec import canonical_json
 from harness.storage import append_lines, cut_torn_tail
 
@@ -42,9 +42,7 @@ def _table(database: Database, title: str) -> Table:
     rows = [(one, verdict) for one in database.candidates() if (verdict := database.last(one.id)) is not None]
     rows.sort(key=lambda row: -_point(row[1]))
     for one, verdict in rows[:SHOWN]:
-        effect = verdict.effect
-        told = "-" if effect is None else f"{effect.point:.2f}x [{effect.low:.2f}, {effect.high:.2f}]"
-        cells = (label(one), verdict.stage, verdict.outcome, told, verdict.detail[:70])
+        cells = (label(one), verdict.stage, verdict.outcome, figure(verdict.effect), verdict.detail[:70])
         found.add_row(*(escape(plain(cell)) for cell in cells))
     return found
 
@@ -53,6 +51,11 @@ def label(candidate: Candidate) -> str:
     """A candidate in a few words."""
     knobs = ", ".join(f"{name}={value}" for name, value in sorted(candidate.params.items()))
     return f"{candidate.name} ({knobs})"[:60]
+
+
+def figure(effect: Effect | None) -> str:
+    """A speedup with its interval; "-" where there is none."""
+    return "-" if effect is None else f"{effect.point:.2f}x [{effect.low:.2f}, {effect.high:.2f}]"
 
 
 class Watch:

@@ -27,12 +27,8 @@ def rememberer(
     harness = sources_digest(ROOT)
 
     def remember(candidate: Candidate, verdict: Verdict) -> None:
-        if any(
-            row.campaign == campaign
-            for one in memory.known(retired=True)
-            for row in one.evidence
-            if row.mechanism == candidate.id
-        ):
+        known = (row for one in memory.known(retired=True) for row in one.evidence)
+        if any(row.campaign == campaign and row.mechanism == candidate.id for row in known):
             return
         mechanism = Mechanism(
             schema="mechanism/1",
@@ -47,7 +43,8 @@ def rememberer(
         )
         effect = verdict.effect if verdict.stage == "confirm" else None
         share = None if ceiling is None else ceiling.closable_share
-        closed = None if effect is None else closed_share(effect, share)
+        shares = None if effect is None else closed_share(effect, share)
+        closed, closed_low, closed_high = shares or (None, None, None)
         row = Evidence(
             mechanism=candidate.id,
             campaign=campaign,
@@ -57,9 +54,9 @@ def rememberer(
             outcome=verdict.outcome,
             detail=verdict.detail,
             effect=effect,
-            closed=None if closed is None else closed[0],
-            closed_low=None if closed is None else closed[1],
-            closed_high=None if closed is None else closed[2],
+            closed=closed,
+            closed_low=closed_low,
+            closed_high=closed_high,
             gap_share=share,
             harness=harness,
         )

@@ -1,10 +1,8 @@
 from __future__ import annotations
 
-import contextlib
 import os
 import signal
 import sqlite3
-import warnings
 from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any, get_args
@@ -21,6 +19,7 @@ from agent_loop.records import Budget, Candidate, Hypothesis, Told
 from harness.errors import DataError, InvalidRun, UsageError
 from harness.plan import Param
 from tests.agent_loop.simulated import BACKEND, Host, Stage, make_loop
+from tests.forking import in_fork
 
 
 def width(params: Mapping[str, Param]) -> float:
@@ -217,19 +216,6 @@ def test_an_explorer_that_breaks_ends_alone(tmp_path: Path) -> None:
     run(tmp_path, Host(tmp_path, width), work)
     assert len(database(tmp_path).slots()) == 1
     assert any(event.kind == "explorer-failed" for event in database(tmp_path).events())
-
-
-def in_fork(work: Callable[[], object]) -> int:
-    """How a process that does the work ends: its signal, negative, or its code."""
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore", DeprecationWarning)
-        pid = os.fork()
-    if pid == 0:
-        with contextlib.suppress(BaseException):
-            work()
-            os._exit(0)
-        os._exit(1)
-    return os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1])
 
 
 def campaign(root: Path, state: str | None = None) -> None:

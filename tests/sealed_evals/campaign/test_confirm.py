@@ -1,12 +1,10 @@
 from __future__ import annotations
 
-import contextlib
 import os
 import shutil
 import signal
 import subprocess
 import sys
-import warnings
 from collections.abc import Callable
 from pathlib import Path
 from typing import get_args
@@ -21,6 +19,7 @@ from sealed_evals.campaign.ledger import check_chain, read_ledger
 from sealed_evals.campaign.opening import Request
 from sealed_evals.campaign.records import Outcome
 from sealed_evals.campaign.vault import CampaignFolder, load_campaign, open_shard
+from tests.forking import in_fork
 from tests.sealed_evals.campaign import build
 from tests.sealed_evals.campaign.build import Place
 
@@ -62,19 +61,6 @@ def run(
 
 def events(place: Place) -> list[tuple[str, str | None]]:
     return [(entry.event, entry.shard) for entry in read_ledger(place.folder.ledger)[0]]
-
-
-def in_fork(work: Callable[[], object]) -> int:
-    """How a process that does the work ends: its signal, negative, or its code."""
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore", DeprecationWarning)
-        pid = os.fork()
-    if pid == 0:
-        with contextlib.suppress(BaseException):
-            work()
-            os._exit(0)
-        os._exit(1)
-    return os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1])
 
 
 def test_a_confirmation_spends_the_next_shard_and_writes_down_what_came_of_it(

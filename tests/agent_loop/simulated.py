@@ -31,7 +31,7 @@ from harness.plan import (
     SetSpec,
     StatsSpec,
 )
-from harness.records import DecodeStep, Prompt, Response, Sampling
+from harness.records import DecodeStep, Response, Sampling
 from harness.results import (
     ArmLosslessness,
     ArmResult,
@@ -166,7 +166,7 @@ class Host:
             return "reject: violated"
         if arm.params == self.deny:
             return "reject: not-faster"
-        ratios = [_ratio(run, launch) for launch in range(6)]
+        ratios = launch_log_ratios(run.report.timeline, "stock", "candidate")
         good = arm.speedup is not None and arm.speedup.low > 1.0 and sign_flip_p(ratios) <= 0.025
         return "accept" if good else "reject: not-faster"
 
@@ -293,28 +293,24 @@ def _overall(arms: list[ArmResult]) -> Losslessness:
 
 
 def _response(prompt: str, arm: str, launch: int, order: int, took: float | None) -> Response:
-    if took is None:
-        return Response(
-            prompt_id=prompt,
-            arm=arm,
-            launch=launch,
-            block=0,
-            order=order,
-            status="failed",
-            prompt_tokens=10,
-            started_at=0.0,
-            error="refused",
-        )
-    end = int(took * 1e9)
-    return Response(
+    refused = Response(
         prompt_id=prompt,
         arm=arm,
         launch=launch,
         block=0,
         order=order,
-        status="ok",
+        status="failed",
         prompt_tokens=10,
         started_at=0.0,
+        error="refused",
+    )
+    if took is None:
+        return refused
+    end = int(took * 1e9)
+    return msgspec.structs.replace(
+        refused,
+        status="ok",
+        error=None,
         token_ids=tuple(range(TOKENS)),
         finish_reason="length",
         prefill_tokens=1,
@@ -347,10 +343,6 @@ def _timeline(job: Job, responses: list[Response]) -> tuple[BlockSpan, ...]:
         for launch in range(job.plan.measure.launches)
         for arm in job.plan.arms
     )
-
-
-def _ratio(run: StoredRun, launch: int) -> float:
-    return launch_log_ratios(run.report.timeline, "stock", "candidate")[launch]
 
 
 class Stage:
@@ -395,7 +387,3 @@ class Stage:
             remember=lambda one, verdict: self.remembered.append((one, verdict)),
             at=at,
         )
-
-
-def prompt(name: str) -> Prompt:
-    return Prompt(prompt_id=name, set_name="own", category="chat", turns=("x",), row_sha256="0" * 64)

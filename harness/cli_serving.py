@@ -81,6 +81,8 @@ def open_arm(deployment: Deployment, arm: ArmSpec, name: str | None = None, lane
     batching = next((one for one in arm.params if one.startswith("batch_") or one == "step_costs"), None)
     if batching is not None:
         raise UsageError(f"--mechanism: `{batching}` is not served yet; leave it out, and give --lanes N")
+    if lanes > 1 and "two_level" in arm.params:
+        raise UsageError("--lanes above 1 does not go with `two_level`; leave one of them out")
     if deployment.device == "remote":
         raise UsageError(
             f"deployment {deployment.name}: `device` is 'remote', but `serve` runs the target here"
@@ -113,13 +115,14 @@ def _with_usage_errors(run: Run) -> Run:
 
 def _engine(deployment: Deployment, arm: ArmSpec, lanes: int) -> BatchEngine:
     from reference_mechanisms.backend import open_session  # noqa: PLC0415
-    from reference_mechanisms.serving.continuous import Continuous, Parts  # noqa: PLC0415
+    from reference_mechanisms.batching.opening import open_batcher  # noqa: PLC0415
+    from reference_mechanisms.batching.settings import BatchSettings  # noqa: PLC0415
     from reference_mechanisms.serving.one_by_one import OneByOne  # noqa: PLC0415
 
     session = open_session(deployment, [arm])
     if lanes > 1:
-        parts = Parts(*session.parts(arm.name, lanes))
-        return Continuous(parts, lanes, deployment.context_length, session.close)
+        decoder, drafter, settings = session.parts(arm.name, lanes)
+        return open_batcher(decoder, drafter, None, settings, BatchSettings(slots=lanes), session.close)
     return OneByOne(lambda request: session.events(arm.name, [request]), session.close)
 
 

@@ -7,7 +7,7 @@ random numbers hang on a request's own seed, prompt and position.
 from __future__ import annotations
 
 from collections import OrderedDict
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
@@ -64,6 +64,7 @@ class Batcher:
         drafts: Drafts,
         settings: BatchSettings,
         costs: StepCosts | None = None,
+        close: Callable[[], None] = lambda: None,
     ) -> None:
         """Start empty.
 
@@ -73,9 +74,10 @@ class Batcher:
             drafts: the drafter, of this batcher alone.
             settings: which mechanisms are on.
             costs: the measured table, for those that need it.
+            close: lets go of what target and drafter came from.
         """
         self._runner, self._turns, self._drafts = runner, turns, drafts
-        self._settings, self._costs = settings, costs
+        self._settings, self._costs, self._close = settings, costs, close
         drafter = drafts.drafter
         self._reader = drafter if isinstance(drafter, ContextDrafter) else None
         self._taps = () if self._reader is None else self._reader.taps
@@ -114,6 +116,7 @@ class Batcher:
         self._waiting.clear()
         for slot in list(self._seats):
             self._leave(slot)
+        self._close()
 
     @torch.inference_mode()
     def step(self) -> Sequence[Outcome]:

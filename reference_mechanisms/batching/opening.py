@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 
 from reference_mechanisms.arms import ArmSettings
 from reference_mechanisms.batching.batcher import Batcher, Drafts
@@ -23,7 +23,12 @@ def ration_of(arm: ArmSettings, bound: Bound | None) -> Ration | None:
 
 
 def open_batcher(
-    decoder: Decoder, drafter: Drafter, ration: Ration | None, arm: ArmSettings, settings: BatchSettings
+    decoder: Decoder,
+    drafter: Drafter,
+    ration: Ration | None,
+    arm: ArmSettings,
+    settings: BatchSettings,
+    close: Callable[[], None] = lambda: None,
 ) -> Batcher:
     """A batcher with everything that is switched on.
 
@@ -33,6 +38,7 @@ def open_batcher(
         ration: that the drafter was made with.
         arm: what the drafter is.
         settings: of batching.
+        close: lets go of what decoder and drafter came from, when the batcher is closed.
 
     Raises:
         FiguresError: the table of costs cannot be read.
@@ -41,7 +47,8 @@ def open_batcher(
     most, turns = arm.plain_rows - 1, decoder.turns
     costs: StepCosts | None = None if settings.costs is None else read_costs(settings.costs)[1]
     runner = PackedRunner(decoder.target, settings.slots, turns.capacity + most + 1)
-    return Batcher(runner, turns, Drafts(drafter, most, ration, arm.tree is not None), settings, costs)
+    drafts = Drafts(drafter, most, ration, arm.tree is not None)
+    return Batcher(runner, turns, drafts, settings, costs, close)
 
 
 def decoded(

@@ -18,7 +18,7 @@ Outcome = tuple[str, Event | RequestError]
 
 
 class BatchEngine(Protocol):
-    """Decodes many requests at a time; the same calls as `serving.driver.Engine`."""
+    """Decodes many requests at a time."""
 
     @property
     def busy(self) -> bool:

@@ -14,7 +14,7 @@ from harness.load.client import Reply
 from harness.load.generator import drive
 from harness.load.wire import Capabilities, request_body
 from harness.measure.launch import open_sessions, requests_for
-from harness.measure.probes import FEWEST, capture_cost, delay_seen, no_faster
+from harness.measure.probes import FEWEST, capture_cost, delay_seen, no_faster, repeated
 from harness.plan import Job
 from harness.protocols import Clock, ServerSession
 from harness.records import DecodeRequest, PromptLine, Sampling
@@ -95,15 +95,9 @@ def cache_audits(
     send([nonce(ids) for ids in prompts[:2]])  # warms up
     strangers = send([nonce(ids) for ids in prompts])
     first = send(prompts)
-    order = list(range(len(prompts)))
-    rng.shuffle(order)
-    again = dict(zip(order, send([prompts[n] for n in order]), strict=True))
-    repeated = send([prompts[0]] * len(prompts))
-    fresh = send([nonce(prompts[0]) for _ in prompts])
     return (
         no_faster("first meeting is like a stranger's", first, strangers),
-        no_faster("shuffled repetition is like the first", [again[n] for n in range(len(prompts))], first),
-        no_faster("one prompt over and over is like strangers", repeated, fresh),
+        *repeated(prompts, first, send, lambda: nonce(prompts[0]), rng),
     )
 
 

@@ -10,7 +10,8 @@ import random
 import statistics
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from typing import Any
+from functools import partial
+from typing import Any, TypeVar
 
 import msgspec
 from scipy import stats as distributions
@@ -30,6 +31,7 @@ CLOCK_SLACK = 0.02  # of the delay: sleeping is never exact
 FEWEST = 8  # prompts; with fewer no sign test rejects chance
 PROBED_TOKENS = 8  # of a request at the end of a run
 DELAYED, DELAY_MS = 3, 20.0
+P = TypeVar("P")  # a prompt as it is sent
 
 
 class _Delayed:
@@ -74,21 +76,22 @@ def probe(
     plan = job.plan
     found: dict[str, tuple[Audit, ...]] = {}
     for arm in plan.arms:
-        session = sessions[arm.name]
+        session, name = sessions[arm.name], arm.name
         if isinstance(session, ServerSession):
             if plan.label == "full" and len(asked) >= FEWEST:  # a smoke run has its strangers
-                found[arm.name] = _made("cache", arm.name, _repetition, session, asked, launch, clock)
-        elif arm.name == plan.baseline.name and plan.measure.capture_logits:
-            found[arm.name] = _made("capture", arm.name, _capture, session, asked, launch, clock)
+                sent = partial(_repetition, session, name, asked, launch, clock)
+                found[name] = _made("cache", name, sent)
+        elif name == plan.baseline.name and plan.measure.capture_logits:
+            found[name] = _made("capture", name, partial(capture_cost, session, name, asked, clock))
     drafting = [
-        arm.name
+        (arm.name, session)
         for arm in sorted(plan.arms, key=lambda arm: arm.kind != "stock")
-        if arm.kind in ("stock", "candidate") and not isinstance(sessions[arm.name], ServerSession)
+        if arm.kind in ("stock", "candidate") and not isinstance(session := sessions[arm.name], ServerSession)
     ]
     if drafting:  # one is enough: the clock is the same for all
         few = asked[:DELAYED]
-        name = drafting[0]
-        made = _made("delay", name, _delay, sessions[name], few, launch, clock)
+        name, drafter = drafting[0]
+        made = _made("delay", name, partial(delay_seen, drafter, name, few, DELAY_MS, clock))
         found[name] = (*found.get(name, ()), *made)
     return found
 
@@ -178,16 +181,36 @@ def repetition(
         return [(one.end_ns or 0) / max(1, len(one.token_ids)) for one in found]
 
     fresh = [_unmet(request, rng) for request in requests]
-    first, order = send(fresh), list(range(len(fresh)))
+    first = send(fresh)
+    return repeated(fresh, first, send, lambda: _unmet(fresh[0], rng), rng, of=f": {arm}")
+
+
+def repeated(
+    known: Sequence[P],
+    first: Sequence[float],
+    send: Callable[[Sequence[P]], Sequence[float]],
+    stranger: Callable[[], P],
+    rng: random.Random,
+    of: str = "",
+) -> tuple[Audit, Audit]:
+    """Prompts again in another order, and the first of them over and over, against strangers.
+
+    Args:
+        known: prompts that were just sent.
+        first: how long each took then.
+        send: sends prompts one by one; the time of each.
+        stranger: as long a prompt as the first, that nobody has sent.
+        rng: of the order.
+        of: end of the names.
+    """
+    order = list(range(len(known)))
     rng.shuffle(order)
-    again = dict(zip(order, send([fresh[n] for n in order]), strict=True))
-    repeated = send([fresh[0]] * len(fresh))
-    strangers = send([_unmet(fresh[0], rng) for _ in fresh])
+    again = dict(zip(order, send([known[n] for n in order]), strict=True))
+    one = send([known[0]] * len(known))
+    strangers = send([stranger() for _ in known])
     return (
-        no_faster(
-            f"shuffled repetition is like the first: {arm}", [again[n] for n in range(len(fresh))], first
-        ),
-        no_faster(f"one prompt over and over is like strangers: {arm}", repeated, strangers),
+        no_faster(f"shuffled repetition is like the first{of}", [again[n] for n in range(len(known))], first),
+        no_faster(f"one prompt over and over is like strangers{of}", one, strangers),
     )
 
 
@@ -220,37 +243,24 @@ def decode_one(session: Session | ServerSession, arm: str, request: DecodeReques
     return found
 
 
-def _made(what: str, arm: str, make: Callable[..., Sequence[Audit]], *arguments: object) -> tuple[Audit, ...]:
+def _made(what: str, arm: str, make: Callable[[], Audit | tuple[Audit, ...]]) -> tuple[Audit, ...]:
     """A run that is measured is not lost to a probe."""
     try:
-        return tuple(make(arm, *arguments))
+        made = make()
     except HarnessError as error:
-        return (Audit(name=f"{what}: {arm}", passed=None, detail=f"could not be probed: {error}"),)
-
-
-def _capture(
-    arm: str, session: Session, requests: Sequence[DecodeRequest], launch: int, clock: Clock
-) -> Sequence[Audit]:
-    del launch
-    return (capture_cost(session, arm, requests, clock),)
-
-
-def _delay(
-    arm: str, session: Session, requests: Sequence[DecodeRequest], launch: int, clock: Clock
-) -> Sequence[Audit]:
-    del launch
-    return (delay_seen(session, arm, requests, DELAY_MS, clock),)
+        made = Audit(name=f"{what}: {arm}", passed=None, detail=f"could not be probed: {error}")
+    return (made,) if isinstance(made, Audit) else made
 
 
 def _repetition(
-    arm: str, session: ServerSession, requests: Sequence[DecodeRequest], launch: int, clock: Clock
-) -> Sequence[Audit]:
+    session: ServerSession, arm: str, requests: Sequence[DecodeRequest], launch: int, clock: Clock
+) -> tuple[Audit, ...]:
     """What shows here is no verdict yet: other load may have gone in between."""
     found = repetition(session, arm, requests, launch, clock)
     hint = "; no verdict, `audit cache --url` on the server alone gives one"
-    return [
+    return tuple(
         one if one.passed else Audit(name=one.name, passed=None, detail=one.detail + hint) for one in found
-    ]
+    )
 
 
 def _short(request: DecodeRequest) -> DecodeRequest:

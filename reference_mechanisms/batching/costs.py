@@ -111,11 +111,6 @@ class StepCosts:
         if self.catch_up_ms < 0.0 or self.step_ms < 0.0:
             raise CostError("`catch_up_ms` and `step_ms` are at least 0")
 
-    @property
-    def most_requests(self) -> int:
-        """Requests that a step can hold."""
-        return max(one.requests for one in self.verify)
-
     @functools.cached_property
     def _stairs(self) -> dict[int, list[VerifyCost]]:
         return {}

@@ -66,9 +66,11 @@ def together(found: Sequence[Mapping[str, Any]], seconds: float) -> dict[str, An
 
 
 def succeeded(summary: Mapping[str, Any]) -> bool:
-    """Whether the demonstration shows what it is for."""
+    """Whether the demonstration shows what it is for: a gain found, one recalled, three cheats caught."""
     caught = sum(count for reason, count in summary["rejected"].items() if reason in CAUGHT)
-    return bool(summary["accepted"]) and caught >= CHEATS and bool(summary["reused_from_memory"])
+    improved = {accepted["campaign"] for accepted in summary["accepted"]}
+    all_improved = improved == set(summary["error_rates"])
+    return bool(improved) and all_improved and caught >= CHEATS and bool(summary["reused_from_memory"])
 
 
 def _campaign(name: str, planted: Sequence[str], out: Path, keys: Path) -> Mapping[str, Any]:

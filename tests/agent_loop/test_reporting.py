@@ -102,4 +102,5 @@ def test_the_demonstration_wants_a_gain_three_cheats_and_the_memory(folder: Path
     assert succeeded(whole)
     assert not succeeded(whole | {"reused_from_memory": False})
     assert not succeeded(whole | {"accepted": []})
+    assert not succeeded(whole | {"accepted": [one for one in whole["accepted"] if one["campaign"] == "b"]})
     assert not succeeded(whole | {"rejected": {"NO_GAIN": 9, "LOSSY": 2}})

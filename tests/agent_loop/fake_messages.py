@@ -10,7 +10,6 @@ import contextlib
 import itertools
 import json
 import threading
-import time
 from collections import Counter
 from collections.abc import Iterator, Sequence
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
@@ -142,7 +141,8 @@ class Handler(BaseHTTPRequestHandler):
         if play.get("junk"):
             self._raw(200, b"{not json", {"content-type": "application/json"})
             return
-        time.sleep(play.get("slow", 0.0))
+        if "held" in play:
+            play["held"].wait(timeout=20.0)
         message = fake.message(body, play)
         if not body.get("stream"):
             self._json(200, message, {"request-id": "req_1"})

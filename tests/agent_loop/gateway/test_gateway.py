@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import contextlib
 import json
+import threading
+import time
 import urllib.error
 import urllib.request
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
@@ -22,7 +24,23 @@ from tests.agent_loop.fake_messages import KEY, FakeMessages, Play, fault, servi
 
 MODEL = "claude-opus-5-5"
 TURN_DOLLARS = (100 * 4.0 + 20 * 20.0) / 1e6
+MOST_DOLLARS = (2048 + 200) * 4.0 / 1e6 + 100 * 20.0 / 1e6  # that a turn of `ask` can cost
 PATIENCE = Patience(attempts=3, longest_wait_s=0.5, all_waits_s=1.0, first_wait_s=0.01, idle_s=5.0)
+EXPLORERS = [f"e{number}" for number in range(40)]
+TIGHT = {"two-turns": Budget(turns=2), "one-at-a-time": Budget(dollars=1.4 * MOST_DOLLARS)}
+
+
+class World:
+    """A gateway that many tests share, each with an explorer of its own."""
+
+    def __init__(self, folder: Path, fake: FakeMessages, doors: Mapping[str, Door]) -> None:
+        self.folder, self.fake, self.doors = folder, fake, doors
+        self.left = iter(EXPLORERS)
+
+    def enter(self, script: Sequence[Play | list[Play]], name: str | None = None) -> Door:
+        """Play a script to an explorer who has spent nothing."""
+        self.fake.begin(script)
+        return self.doors[next(self.left) if name is None else name]
 
 
 @contextlib.contextmanager
@@ -31,21 +49,36 @@ def gateway(
     script: Sequence[Play | list[Play]],
     *,
     campaign: Budget | None = None,
-    explorer: Budget | None = None,
-) -> Iterator[tuple[Door, FakeMessages]]:
+    explorers: Mapping[str, Budget] | None = None,
+) -> Iterator[World]:
+    """A gateway in a process of its own; to start one costs half a second."""
     with serving(script) as fake:
         settings = Settings(
             campaign="c",
             folder=str(folder),
             budget=campaign or Budget(),
-            explorers=guests({"e": explorer or Budget()}),
+            explorers=guests(explorers or {"e": Budget()}),
             key=KEY,
             upstream=fake.url,
             patience=PATIENCE,
         )
         with running(settings) as doors:
-            yield doors["e"], fake
+            yield World(folder, fake, doors)
         assert fake.problems == []
+
+
+@pytest.fixture(scope="module")
+def shared(tmp_path_factory: pytest.TempPathFactory) -> Iterator[World]:
+    everybody = dict.fromkeys(EXPLORERS, Budget()) | TIGHT
+    with gateway(tmp_path_factory.mktemp("gateway"), [text("")], explorers=everybody) as world:
+        yield world
+
+
+@pytest.fixture
+def world(shared: World) -> Iterator[World]:
+    """The shared gateway; what a test asked the API must have been right."""
+    yield shared
+    assert shared.fake.problems == []
 
 
 def ask(door: Door, said: str = "hello", **fields: Any) -> tuple[int, str]:
@@ -60,43 +93,51 @@ def ask(door: Door, said: str = "hello", **fields: Any) -> tuple[int, str]:
             return error.code, error.read().decode()
 
 
-def spent(door: Door, scope: str = "c") -> dict[str, float]:
-    return dict(door.spent()[scope]["spent"])
+def scope(door: Door) -> str:
+    """Of the explorer: "campaign/explorer"."""
+    return next(name for name in door.spent() if name.count("/") == 1)
 
 
-def lines(folder: Path) -> list[dict[str, Any]]:
-    paths = (folder / "transcripts").rglob("*.jsonl")
-    return [json.loads(line) for path in sorted(paths) for line in path.read_text().splitlines()]
+def spent(door: Door, of: str = "") -> dict[str, float]:
+    return dict(door.spent()[of or scope(door)]["spent"])
+
+
+def lines(world: World, door: Door) -> list[dict[str, Any]]:
+    """Exchanges of an explorer; the gateway has written them before it answers for its scope."""
+    path = world.folder / "transcripts" / f"{scope(door)}.jsonl"
+    return [json.loads(line) for line in path.read_text().splitlines()]
 
 
 @pytest.mark.parametrize("stream", [False, True])
-def test_a_turn_is_answered_paid_and_written_down(tmp_path: Path, stream: bool) -> None:
-    with gateway(tmp_path, [text("hi")]) as (door, _):
-        status, answer = ask(door, stream=stream)
-        assert status == 200
-        assert "hi" in answer
-        for scope in ("c", "c/e"):
-            assert spent(door, scope)["dollars"] == pytest.approx(TURN_DOLLARS)
-            assert (spent(door, scope)["input_tokens"], spent(door, scope)["output_tokens"]) == (100, 20)
-            assert spent(door, scope)["turns"] == 1
-    (line,) = lines(tmp_path)
+def test_a_turn_is_answered_paid_and_written_down(world: World, stream: bool) -> None:
+    door = world.enter([text("hi")])
+    before = spent(door, "c")
+    status, answer = ask(door, stream=stream)
+    assert status == 200
+    assert "hi" in answer
+    after = spent(door, "c")
+    campaign = {field: after[field] - before[field] for field in after}
+    for told in (campaign, spent(door)):
+        assert told["dollars"] == pytest.approx(TURN_DOLLARS)
+        assert (told["input_tokens"], told["output_tokens"], told["turns"]) == (100, 20, 1)
+    (line,) = lines(world, door)
     assert line["complete"]
     assert line["request"]["messages"] == [{"role": "user", "content": "hello"}]
     assert line["dollars"] == pytest.approx(TURN_DOLLARS)
     assert line["request_id"] == "req_1"
 
 
-def test_the_four_kinds_of_input_have_their_own_prices(tmp_path: Path) -> None:
+def test_the_four_kinds_of_input_have_their_own_prices(world: World) -> None:
     usage = {
         "cache_creation_input_tokens": 1000,
         "cache_creation": {"ephemeral_5m_input_tokens": 400, "ephemeral_1h_input_tokens": 600},
         "cache_read_input_tokens": 5000,
     }
-    with gateway(tmp_path, [text("hi", usage=usage)]) as (door, _):
-        ask(door)
-        expected = TURN_DOLLARS + (400 * 5.0 + 600 * 8.0 + 5000 * 0.2) / 1e6
-        assert spent(door)["dollars"] == pytest.approx(expected)
-        assert spent(door)["input_tokens"] == 6100
+    door = world.enter([text("hi", usage=usage)])
+    ask(door)
+    expected = TURN_DOLLARS + (400 * 5.0 + 600 * 8.0 + 5000 * 0.2) / 1e6
+    assert spent(door)["dollars"] == pytest.approx(expected)
+    assert spent(door)["input_tokens"] == 6100
 
 
 @pytest.mark.parametrize(
@@ -109,12 +150,12 @@ def test_the_four_kinds_of_input_have_their_own_prices(tmp_path: Path) -> None:
     ],
     ids=["429", "529", "500", "cut before the answer"],
 )
-def test_what_passes_is_waited_for(tmp_path: Path, first: Play) -> None:
-    with gateway(tmp_path, [[first, text("hi")]]) as (door, fake):
-        assert ask(door, stream=True)[0] == 200
-        assert len(fake.requests) == 2
-        assert spent(door)["dollars"] == pytest.approx(TURN_DOLLARS)
-    assert lines(tmp_path)[0]["attempts"] == 2
+def test_what_passes_is_waited_for(world: World, first: Play) -> None:
+    door = world.enter([[first, text("hi")]])
+    assert ask(door, stream=True)[0] == 200
+    assert len(world.fake.requests) == 2
+    assert spent(door)["dollars"] == pytest.approx(TURN_DOLLARS)
+    assert lines(world, door)[0]["attempts"] == 2
 
 
 @pytest.mark.parametrize(
@@ -128,48 +169,50 @@ def test_what_passes_is_waited_for(tmp_path: Path, first: Play) -> None:
     ids=["an hour", "not to be retried", "our own fault", "patience at its end"],
 )
 def test_what_does_not_pass_goes_to_the_explorer_unpaid(
-    tmp_path: Path, first: Play, status: int, requests: int
+    world: World, first: Play, status: int, requests: int
 ) -> None:
-    with gateway(tmp_path, [first]) as (door, fake):
-        assert ask(door)[0] == status
-        assert len(fake.requests) == requests
-        assert spent(door)["dollars"] == 0.0
-        assert spent(door)["turns"] == 1
+    door = world.enter([first])
+    assert ask(door)[0] == status
+    assert len(world.fake.requests) == requests
+    assert spent(door)["dollars"] == 0.0
+    assert spent(door)["turns"] == 1
 
 
 @pytest.mark.parametrize("fields", [{"cut": "middle"}, {"error": "overloaded_error"}], ids=["cut", "error"])
 def test_a_stream_that_breaks_ends_with_an_error_and_is_paid_as_far_as_it_came(
-    tmp_path: Path, fields: dict[str, Any]
+    world: World, fields: dict[str, Any]
 ) -> None:
-    with gateway(tmp_path, [text("hi", **fields)]) as (door, _):
-        status, answer = ask(door, stream=True)
-        assert status == 200
-        assert "event: error" in answer
-        assert 100 * 4.0 / 1e6 < spent(door)["dollars"] <= (100 * 4.0 + 100 * 20.0) / 1e6
-    assert not lines(tmp_path)[0]["complete"]
+    door = world.enter([text("hi", **fields)])
+    status, answer = ask(door, stream=True)
+    assert status == 200
+    assert "event: error" in answer
+    assert 100 * 4.0 / 1e6 < spent(door)["dollars"] <= (100 * 4.0 + 100 * 20.0) / 1e6
+    assert not lines(world, door)[0]["complete"]
 
 
 @pytest.mark.parametrize("stream", [False, True])
 @pytest.mark.parametrize("fields", [{"usage": "missing"}, {"junk": True}], ids=["no usage", "no JSON"])
 def test_an_answer_that_does_not_tell_its_cost_costs_what_was_reserved(
-    tmp_path: Path, fields: dict[str, Any], stream: bool
+    world: World, fields: dict[str, Any], stream: bool
 ) -> None:
-    with gateway(tmp_path, [text("hi", **fields)]) as (door, _):
-        ask(door, stream=stream)
-        assert spent(door)["output_tokens"] == 100
-        assert spent(door)["input_tokens"] > 2048
+    door = world.enter([text("hi", **fields)])
+    ask(door, stream=stream)
+    assert spent(door)["output_tokens"] == 100
+    assert spent(door)["input_tokens"] > 2048
 
 
-def test_a_budget_that_is_spent_stops_before_the_request_leaves(tmp_path: Path) -> None:
-    with gateway(tmp_path, [text("hi")], explorer=Budget(turns=2)) as (door, fake):
-        assert [ask(door)[0] for _ in range(3)] == [200, 200, 429]
-        error = json.loads(ask(door)[1])["error"]
-        assert error["details"] == {"error_code": "budget_spent", "field": "turns", "scope": "c/e"}
-        assert len(fake.requests) == 2
+def test_a_budget_that_is_spent_stops_before_the_request_leaves(world: World) -> None:
+    door = world.enter([text("hi")], "two-turns")
+    assert [ask(door)[0] for _ in range(3)] == [200, 200, 429]
+    error = json.loads(ask(door)[1])["error"]
+    assert error["details"] == {"error_code": "budget_spent", "field": "turns", "scope": "c/two-turns"}
+    assert len(world.fake.requests) == 2
 
 
 def test_budgets_nest_and_the_tightest_holds(tmp_path: Path) -> None:
-    with gateway(tmp_path, [text("hi")], campaign=Budget(turns=3), explorer=Budget(turns=9)) as (door, _):
+    budgets = {"e": Budget(turns=9)}
+    with gateway(tmp_path, [text("hi")], campaign=Budget(turns=3), explorers=budgets) as world:
+        door = world.doors["e"]
         first, second = door.attempt("one", Budget(turns=1)), door.attempt("two")
         assert ask(first)[0] == 200
         assert json.loads(ask(first)[1])["error"]["details"]["scope"] == "c/e/one"
@@ -179,23 +222,29 @@ def test_budgets_nest_and_the_tightest_holds(tmp_path: Path) -> None:
             first.attempt("below")
 
 
-def test_money_is_set_aside_while_a_request_is_on_its_way(tmp_path: Path) -> None:
-    most = (2048 + 200) * 4.0 / 1e6 + 100 * 20.0 / 1e6
-    with (
-        gateway(tmp_path, [text("hi", slow=0.5)], explorer=Budget(dollars=1.4 * most)) as (door, fake),
-        ThreadPoolExecutor(4) as pool,
-    ):
-        statuses = sorted(status for status, _ in pool.map(lambda _: ask(door), range(4)))
-        assert statuses == [200, 429, 429, 429]
-        assert len(fake.requests) == 1
-        assert ask(door)[0] == 200  # settled: the worst case did not come
+def test_money_is_set_aside_while_a_request_is_on_its_way(world: World) -> None:
+    answer = threading.Event()
+    door = world.enter([text("hi", held=answer)], "one-at-a-time")
+    with ThreadPoolExecutor(1) as pool:
+        first = pool.submit(ask, door)
+        try:
+            while not world.fake.requests:
+                assert not first.done()
+                time.sleep(0.005)
+            assert [ask(door)[0] for _ in range(3)] == [429, 429, 429]
+            assert len(world.fake.requests) == 1
+        finally:
+            answer.set()
+        assert first.result()[0] == 200
+    assert ask(door)[0] == 200  # settled: the worst case did not come
 
 
-def test_twenty_at_once_are_all_counted(tmp_path: Path) -> None:
-    with gateway(tmp_path, [text("hi")]) as (door, _), ThreadPoolExecutor(20) as pool:
+def test_twenty_at_once_are_all_counted(world: World) -> None:
+    door = world.enter([text("hi")])
+    with ThreadPoolExecutor(20) as pool:
         assert {status for status, _ in pool.map(lambda _: ask(door, stream=True), range(20))} == {200}
-        assert spent(door)["turns"] == 20
-        assert spent(door)["dollars"] == pytest.approx(20 * TURN_DOLLARS)
+    assert spent(door)["turns"] == 20
+    assert spent(door)["dollars"] == pytest.approx(20 * TURN_DOLLARS)
 
 
 @pytest.mark.parametrize(
@@ -224,39 +273,37 @@ def test_twenty_at_once_are_all_counted(tmp_path: Path) -> None:
     ],
     ids=lambda value: next(iter(value)) if isinstance(value, dict) else "",
 )
-def test_ways_out_and_what_has_no_price_are_refused(
-    tmp_path: Path, fields: dict[str, Any], said: str
-) -> None:
-    with gateway(tmp_path, [text("hi")]) as (door, fake):
-        status, answer = ask(door, **fields)
-        assert status == 400
-        assert said in answer
-        assert fake.requests == []
+def test_ways_out_and_what_has_no_price_are_refused(world: World, fields: dict[str, Any], said: str) -> None:
+    status, answer = ask(world.enter([text("hi")]), **fields)
+    assert status == 400
+    assert said in answer
+    assert world.fake.requests == []
 
 
-def test_a_stranger_is_refused_and_so_is_the_key_itself(tmp_path: Path) -> None:
-    with gateway(tmp_path, [text("hi")]) as (door, fake):
-        assert ask(Door(door.url, "guessed"))[0] == 401
-        assert ask(Door(door.url, KEY))[0] == 401
-        assert fake.requests == []
+def test_a_stranger_is_refused_and_so_is_the_key_itself(world: World) -> None:
+    door = world.enter([text("hi")])
+    assert ask(Door(door.url, "guessed"))[0] == 401
+    assert ask(Door(door.url, KEY))[0] == 401
+    assert world.fake.requests == []
 
 
-def test_the_key_is_in_no_file_though_the_api_says_it(tmp_path: Path) -> None:
-    with gateway(tmp_path, [fault(400, "invalid_request_error")]) as (door, fake):
-        ask(door)
-        assert KEY in (fake.headers[0].get("authorization") or "")
-    written = [path for path in tmp_path.rglob("*") if path.is_file()]
-    assert len(written) == 2
+def test_the_key_is_in_no_file_though_the_api_says_it(world: World) -> None:
+    door = world.enter([fault(400, "invalid_request_error")])
+    ask(door)
+    assert KEY in (world.fake.headers[0].get("authorization") or "")
+    assert "[key]" in lines(world, door)[0]["response"]
+    written = [path for path in world.folder.rglob("*") if path.is_file()]
+    assert {path.name for path in written} >= {"ledger.jsonl", f"{scope(door).partition('/')[2]}.jsonl"}
     assert not [path for path in written if KEY.encode() in path.read_bytes()]
-    assert "[key]" in lines(tmp_path)[0]["response"]
 
 
 def test_a_second_life_knows_what_was_spent_and_answers_what_was_answered(tmp_path: Path) -> None:
-    with gateway(tmp_path, [text("first")]) as (door, _):
+    with gateway(tmp_path, [text("first")]) as world:
+        assert "first" in ask(world.doors["e"], stream=True)[1]
+    with gateway(tmp_path, [text("second")], explorers={"e": Budget(turns=2)}) as world:
+        door = world.doors["e"]
         assert "first" in ask(door, stream=True)[1]
-    with gateway(tmp_path, [text("second")], explorer=Budget(turns=2)) as (door, fake):
-        assert "first" in ask(door, stream=True)[1]
-        assert fake.requests == []
+        assert world.fake.requests == []
         assert spent(door)["turns"] == 1
         assert "second" in ask(door, stream=True)[1]  # once each
         assert ask(door)[0] == 429
@@ -264,14 +311,14 @@ def test_a_second_life_knows_what_was_spent_and_answers_what_was_answered(tmp_pa
 
 
 def test_a_reservation_that_a_killed_gateway_left_counts_in_full(tmp_path: Path) -> None:
-    with gateway(tmp_path, [text("hi")]) as (door, _):
-        ask(door)
+    with gateway(tmp_path, [text("hi")]) as world:
+        ask(world.doors["e"])
     ledger = tmp_path / "ledger.jsonl"
     kept = [line for line in ledger.read_text().splitlines() if '"settled"' not in line]
     ledger.write_text("\n".join(kept) + '\n{"kind":"set')
-    with gateway(tmp_path, [text("hi")]) as (door, _):
-        assert spent(door)["output_tokens"] == 100
-        assert spent(door)["input_tokens"] > 2048
+    with gateway(tmp_path, [text("hi")]) as world:
+        assert spent(world.doors["e"])["output_tokens"] == 100
+        assert spent(world.doors["e"])["input_tokens"] > 2048
 
 
 def test_the_key_leaves_the_environment_for_the_gateway(tmp_path: Path) -> None:

@@ -3,11 +3,10 @@
 from __future__ import annotations
 
 import contextlib
-import hashlib
 from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
 from importlib import metadata
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 import msgspec
 import torch
@@ -17,7 +16,16 @@ from harness.models import ModelFolder, resolve_model
 from harness.plan import ArmSpec, Deployment
 from harness.records import DecodeRequest, StepEvent
 from harness.tokenize import PromptTokenizer
+from reference_mechanisms.arm_drafters import (
+    about,
+    findings,
+    fitted,
+    folder_of,
+    load_drafters,
+    weights_sha256,
+)
 from reference_mechanisms.arm_figures import Sample, write_arm_figures
+from reference_mechanisms.arm_steps import lanes_of, shapes_of, verification_of
 from reference_mechanisms.arm_targets import (
     Loaded,
     dense_trees,
@@ -28,16 +36,15 @@ from reference_mechanisms.arm_targets import (
 from reference_mechanisms.arms import ArmSettings, ParameterError, parse_settings
 from reference_mechanisms.batching.opening import decoded, ration_of
 from reference_mechanisms.batching.rationing import Ration
-from reference_mechanisms.drafters.binding import Bound, bind
-from reference_mechanisms.drafters.detectors import Finding, last_layer_tap, untrained_norms
+from reference_mechanisms.drafters.binding import bind
+from reference_mechanisms.drafters.detectors import Finding
 from reference_mechanisms.drafters.doctor import answered
 from reference_mechanisms.drafters.doctor import examine as doctor
 from reference_mechanisms.drafters.loading import load_drafter
 from reference_mechanisms.drafters.protocol import Drafter
-from reference_mechanisms.drafters.shipped import ROOT, find
+from reference_mechanisms.drafters.shipped import ROOT
 from reference_mechanisms.engine.decode import Decoder
-from reference_mechanisms.engine.graphs import Graphs
-from reference_mechanisms.engine.lanes import Lanes, Static
+from reference_mechanisms.engine.lanes import Lanes
 from reference_mechanisms.engine.probe import Probe, probe, probe_lane
 from reference_mechanisms.engine.rules import Rules
 from reference_mechanisms.engine.target import Target
@@ -49,14 +56,6 @@ from reference_mechanisms.weight12.errors import WeightError
 Wrap = Callable[[Drafter], Drafter]
 
 RECORDING_BATCH = 8  # requests recorded together
-ROW_STEP = 8  # rows of a step of fixed shape are a multiple of this
-
-
-class _Folder(NamedTuple):
-    """Of an arm's drafter."""
-
-    name: str  # in reports
-    path: Path
 
 
 class ReferenceSession:
@@ -87,25 +86,24 @@ class ReferenceSession:
             )
         except (TargetError, WeightError) as error:
             raise ModelError(str(error)) from None
-        self._folders = {
-            name: _folder(name, one, model, shipped) for name, one in arms.items() if one.trained
-        }
-        self._bound = _load_drafters(self._folders, self._target)
-        self._arms = {name: _fitted(name, one, self._bound.get(name)) for name, one in arms.items()}
+        with _as_usage_errors():
+            self._folders = {
+                name: folder_of(name, one, model.sha256, shipped) for name, one in arms.items() if one.trained
+            }
+            self._bound = load_drafters(self._folders, self._target)
+            self._arms = {name: fitted(name, one, self._bound.get(name)) for name, one in arms.items()}
 
         plain = None if deployment.weights_format == "weight12" else model.path
         self._loaded = Loaded(
             self._target, plain, model.sha256 or "", model.eos_token_ids, deployment.context_length
         )
         taps = {name: bound.taps for name, bound in self._bound.items()}
-        try:
+        with _as_usage_errors():
             self._dense = dense_trees(self._arms, self._target)
-            self._digests = {name: _sha256(one.path) for name, one in self._folders.items()}
+            self._digests = {name: weights_sha256(one.path) for name, one in self._folders.items()}
             self._tree_figures = tree_figures(self._arms, self._loaded, self._digests)
             self._two_level = two_levels(self._arms, self._loaded, self._dense, taps)
-        except ParameterError as error:
-            raise UsageError(str(error)) from None
-        self._lanes = _lanes_of(self._arms, self._target, deployment.context_length)
+            self._lanes = lanes_of(self._arms, self._target, deployment.context_length)
 
         def decoder(name: str | None, lanes: Lanes | None, nodes: int = 0) -> Decoder:
             target = self._dense.get(name or "", self._target)
@@ -118,7 +116,7 @@ class ReferenceSession:
             for name, one in self._arms.items()
         }
         self._recorder = decoder(None, self._lanes)
-        self._probe: Probe = probe(self._target, _shapes(self._arms), batch=2)
+        self._probe: Probe = probe(self._target, shapes_of(self._arms), batch=2)
         self._single_probe: Probe | None = None
         if self._lanes is not None:
             lane, rows = self._lanes.checking(()), self._lanes.rows
@@ -153,12 +151,12 @@ class ReferenceSession:
                 f"logits of {singles.positions} positions as drafts in steps of {singles.shapes[0]} rows, "
                 f"against steps without drafts: largest difference {singles.largest_difference:g}"
             ),
-            "verification": _verification(self._arms),
+            "verification": verification_of(self._arms),
             "two_level": {name: one.about for name, one in self._two_level.items()},
             "not_bit_exact": dict.fromkeys(self._dense, "recurrent layers in the WY form"),
             "drafters": {name: settings.drafter for name, settings in self._arms.items()},
             "checkpoints": {name: one.name for name, one in self._folders.items()},
-            "drafter_findings": {name: _findings(bound, self._target) for name, bound in self._bound.items()},
+            "drafter_findings": {name: findings(bound, self._target) for name, bound in self._bound.items()},
             "checkpoint_sha256": self._digests,
             "tree_figures": {name: str(self._arms[name].tree_figures) for name in self._tree_figures},
         }
@@ -246,10 +244,8 @@ def open_session(
     """
     settings: dict[str, ArmSettings] = {}
     for arm in arms:
-        try:
+        with _as_usage_errors(), about(arm.name):
             settings[arm.name] = parse_settings(arm.params)
-        except ParameterError as error:
-            raise UsageError(f"arms[{arm.name}].params: {error}") from None
     if deployment.device == "cuda" and not torch.cuda.is_available():
         raise UsageError("deployment `device` is 'cuda', but torch finds no such device here")
     if deployment.threads is not None:
@@ -261,38 +257,6 @@ def open_session(
             f"{model.context_length}"
         )
     return ReferenceSession(deployment, model, settings, rules or {}, wrap or {}, shipped)
-
-
-def _folder(arm: str, settings: ArmSettings, model: ModelFolder, shipped: Path) -> _Folder:
-    """Where an arm's drafter lies: the folder given, or the one shipped for this target."""
-    if settings.checkpoint is not None:
-        return _Folder(settings.checkpoint, Path(settings.checkpoint))
-    try:
-        found = find(settings.drafter, model.sha256, shipped)
-    except DrafterError as error:
-        raise UsageError(f"arms[{arm}].params: {error}") from None
-    return _Folder(found.name, found.folder)
-
-
-def _load_drafters(folders: Mapping[str, _Folder], target: Target) -> dict[str, Bound]:
-    """The drafter of each arm that has one; arms that share a folder share its weights."""
-    loaded: dict[Path, Bound] = {}
-    found: dict[str, Bound] = {}
-    for arm, folder in folders.items():
-        try:
-            if folder.path not in loaded:
-                network = load_drafter(folder.path, target.dtype, target.device)
-                loaded[folder.path] = bind(network, target, folder.name)
-        except DrafterError as error:
-            raise UsageError(f"arms[{arm}].params: `checkpoint`: {error}") from None
-        found[arm] = loaded[folder.path]
-    return found
-
-
-def _findings(bound: Bound, target: Target) -> list[dict[str, object]]:
-    """What detectors say that need nothing but the weights."""
-    found = (untrained_norms(bound.network), last_layer_tap(bound.taps, target.config.layers))
-    return [one._asdict() for one in found]
 
 
 def examine(
@@ -351,9 +315,9 @@ def measure_figures(
         target = load_target(model.path, dtype, torch.device(deployment.device))
         bound, digest = None, ""
         if arm.trained:
-            folder = _folder("figures", arm, model, shipped)
-            bound = _load_drafters({"figures": folder}, target)["figures"]
-            arm, digest = arm.fitted(bound), _sha256(folder.path)
+            folder = folder_of("figures", arm, model.sha256, shipped)
+            bound = load_drafters({"figures": folder}, target)["figures"]
+            arm, digest = arm.fitted(bound), weights_sha256(folder.path)
         loaded = Loaded(
             target, model.path, model.sha256 or "", model.eos_token_ids, deployment.context_length
         )
@@ -364,19 +328,12 @@ def measure_figures(
         raise ModelError(str(error)) from None
 
 
-def _sha256(folder: Path) -> str:
-    """Of a drafter's weight files, in the order of their names."""
-    found = hashlib.sha256()
-    for path in sorted(folder.glob("*.safetensors")):
-        found.update(path.read_bytes())
-    return found.hexdigest()
-
-
-def _fitted(name: str, settings: ArmSettings, bound: Bound | None) -> ArmSettings:
+@contextlib.contextmanager
+def _as_usage_errors() -> Iterator[None]:
     try:
-        return settings if bound is None else settings.fitted(bound)
+        yield
     except ParameterError as error:
-        raise UsageError(f"arms[{name}].params: {error}") from None
+        raise UsageError(str(error)) from None
 
 
 @contextlib.contextmanager
@@ -385,46 +342,6 @@ def _as_backend_errors() -> Iterator[None]:
         yield
     except (RequestError, TargetError) as error:
         raise BackendError(str(error)) from None
-
-
-def _lanes_of(arms: Mapping[str, ArmSettings], target: Target, capacity: int) -> Lanes | None:
-    """Steps of one shape for all arms, so that their logits can be bitwise equal; on CUDA only."""
-    if target.device.type != "cuda" or not any(arm.graphs for arm in arms.values()):
-        return None
-    for name, arm in arms.items():
-        if arm.graphs and arm.two_level is not None and arm.two_level.trusts_level_one:
-            raise UsageError(
-                f"arms[{name}].params: `recheck` = 'near-ties' does not run in steps of fixed shape; give "
-                f"`graphs = false` to every arm, so that all round alike"
-            )
-        if arm.graphs and arm.verifies_trees:
-            raise UsageError(
-                f"arms[{name}].params: `tree` is not verified in steps of fixed shape; give `graphs = false` "
-                f"to every arm, so that all round alike"
-            )
-    most = max(arm.rows for arm in arms.values() if arm.graphs)
-    rows = -(-most // ROW_STEP) * ROW_STEP
-    try:
-        return Lanes(target, capacity, Static(rows, Graphs(target.device)))
-    except TargetError as error:
-        raise UsageError(str(error)) from None
-
-
-def _shapes(arms: Mapping[str, ArmSettings]) -> tuple[int, ...]:
-    """Rows of the verify steps of these arms."""
-    most = max(settings.rows for settings in arms.values())
-    return tuple(range(1, most + 1)) if most <= 8 else (1, 2, 3, most // 2, most - 1, most)
-
-
-def _verification(arms: Mapping[str, ArmSettings]) -> str:
-    """How drafts are verified, for the report."""
-    found = "chain; greedy by argmax, temperature above 0 by exact rejection sampling"
-    trees = ", ".join(
-        f"{name} (up to {one.tree} nodes)" for name, one in arms.items() if one.tree is not None
-    )
-    if trees:
-        found += f"; tree: {trees}, along the target's own choices, which are draws at temperature above 0"
-    return found
 
 
 def _request(request: DecodeRequest) -> Request:

@@ -17,8 +17,8 @@ from harness.errors import UsageError
 from harness.models import resolve_model
 from harness.plan import ArmSpec, Deployment
 from harness.records import DecodeRequest, Sampling, StepEvent
-from reference_mechanisms import backend
-from reference_mechanisms.arms import parse_settings
+from reference_mechanisms.arm_steps import lanes_of
+from reference_mechanisms.arms import ParameterError, parse_settings
 from reference_mechanisms.backend import ReferenceSession, open_session
 from tests.harness.tiny import VOCAB, deployment_of, write_llama
 from tests.reference_mechanisms.drafters.configs import SMALL
@@ -124,9 +124,9 @@ def test_ids_and_logits_of_trees_are_bitwise_those_of_ar(
 def test_a_tree_in_steps_of_fixed_shape_is_refused() -> None:
     cuda = SimpleNamespace(device=torch.device("cuda"))
     arms = {name: parse_settings({"drafter": "dflash", "tree": 8, "graphs": name == "x"}) for name in "wx"}
-    with pytest.raises(UsageError, match=r"arms\[x\]\.params: `tree` is not verified in steps of fixed"):
-        backend._lanes_of(arms, cuda, 64)
-    assert backend._lanes_of({"w": arms["w"]}, cuda, 64) is None
+    with pytest.raises(ParameterError, match=r"arms\[x\]\.params: `tree` is not verified in steps of fixed"):
+        lanes_of(arms, cuda, 64)
+    assert lanes_of({"w": arms["w"]}, cuda, 64) is None
 
 
 def test_the_session_names_the_checkpoints(session: ReferenceSession, folder: Path) -> None:

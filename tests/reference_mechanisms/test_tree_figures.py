@@ -15,6 +15,7 @@ from harness.cli import main
 from harness.errors import UsageError
 from harness.models import resolve_model
 from harness.plan import Deployment
+from reference_mechanisms.arm_drafters import weights_sha256
 from reference_mechanisms.arm_figures import Sample
 from reference_mechanisms.arms import ParameterError, parse_settings
 from reference_mechanisms.backend import measure_figures, open_session
@@ -104,13 +105,11 @@ def deployment(folder: Path, target: Target) -> Deployment:
 
 
 def setup(deployment: Deployment, folder: Path, checkpoint: str) -> TreeSetup:
-    from reference_mechanisms.backend import _sha256  # noqa: PLC0415
-
     sha256 = resolve_model(deployment.target).sha256 or ""
     del folder
     return TreeSetup(
         target_sha256=sha256,
-        drafter_sha256=_sha256(Path(checkpoint)),
+        drafter_sha256=weights_sha256(Path(checkpoint)),
         dtype="float32",
         device="cpu, 1 threads",
     )

@@ -16,7 +16,7 @@ from harness.errors import BackendError, UsageError
 from harness.models import resolve_model
 from harness.plan import ArmSpec, Deployment
 from harness.records import DecodeRequest, Sampling, StepEvent
-from reference_mechanisms import backend
+from reference_mechanisms.arm_steps import lanes_of
 from reference_mechanisms.arm_targets import Loaded, setup_of
 from reference_mechanisms.arms import ParameterError, parse_settings
 from reference_mechanisms.backend import ReferenceSession, open_session
@@ -257,5 +257,5 @@ def test_an_exit_behind_the_last_layer_is_refused_by_arm(deployment: Deployment)
 
 def test_steps_of_fixed_shape_take_what_level_one_holds_and_no_near_ties() -> None:
     cuda: Any = SimpleNamespace(device=torch.device("cuda"))
-    with pytest.raises(UsageError, match="'near-ties' does not run in steps of fixed shape"):
-        backend._lanes_of({"x": parse_settings(ARMS["trusting"])}, cuda, 64)
+    with pytest.raises(ParameterError, match="'near-ties' does not run in steps of fixed shape"):
+        lanes_of({"x": parse_settings(ARMS["trusting"])}, cuda, 64)

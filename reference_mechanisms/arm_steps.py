@@ -1,0 +1,57 @@
+"""How the verify steps of a session's arms are run, and how they are told of."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from reference_mechanisms.arms import ArmSettings, ParameterError
+from reference_mechanisms.engine.graphs import Graphs
+from reference_mechanisms.engine.lanes import Lanes, Static
+from reference_mechanisms.engine.target import Target
+from reference_mechanisms.errors import TargetError
+
+ROW_STEP = 8  # rows of a step of fixed shape are a multiple of this
+
+
+def lanes_of(arms: Mapping[str, ArmSettings], target: Target, capacity: int) -> Lanes | None:
+    """Steps of one shape for all arms, so that their logits can be bitwise equal; on CUDA only.
+
+    Raises:
+        ParameterError: an arm cannot run in them, or they do not fit the device.
+    """
+    if target.device.type != "cuda" or not any(arm.graphs for arm in arms.values()):
+        return None
+    for name, arm in arms.items():
+        if arm.graphs and arm.two_level is not None and arm.two_level.trusts_level_one:
+            raise ParameterError(
+                f"arms[{name}].params: `recheck` = 'near-ties' does not run in steps of fixed shape; give "
+                f"`graphs = false` to every arm, so that all round alike"
+            )
+        if arm.graphs and arm.verifies_trees:
+            raise ParameterError(
+                f"arms[{name}].params: `tree` is not verified in steps of fixed shape; give `graphs = false` "
+                f"to every arm, so that all round alike"
+            )
+    most = max(arm.rows for arm in arms.values() if arm.graphs)
+    rows = -(-most // ROW_STEP) * ROW_STEP
+    try:
+        return Lanes(target, capacity, Static(rows, Graphs(target.device)))
+    except TargetError as error:
+        raise ParameterError(str(error)) from None
+
+
+def shapes_of(arms: Mapping[str, ArmSettings]) -> tuple[int, ...]:
+    """Rows of the verify steps of these arms."""
+    most = max(settings.rows for settings in arms.values())
+    return tuple(range(1, most + 1)) if most <= 8 else (1, 2, 3, most // 2, most - 1, most)
+
+
+def verification_of(arms: Mapping[str, ArmSettings]) -> str:
+    """How drafts are verified, for the report."""
+    found = "chain; greedy by argmax, temperature above 0 by exact rejection sampling"
+    trees = ", ".join(
+        f"{name} (up to {one.tree} nodes)" for name, one in arms.items() if one.tree is not None
+    )
+    if trees:
+        found += f"; tree: {trees}, along the target's own choices, which are draws at temperature above 0"
+    return found

@@ -7,16 +7,8 @@ from pathlib import Path
 
 from reference_mechanisms.batching.costs import read_costs
 from reference_mechanisms.batching.settings import BatchSettings
-from reference_mechanisms.batching.simulating import Simulated, Trace, simulate, variants
-from reference_mechanisms.verification.figures_file import FiguresFile
-
-
-@dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
-class Recording:
-    """Where a trace comes from."""
-
-    source: str  # run and arm, or what it was imposed by
-    drafts: int  # of every attempt
+from reference_mechanisms.batching.simulating import Simulated, simulate, variants
+from reference_mechanisms.batching.traces.format import read_traces
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -32,11 +24,6 @@ class Row:
     stalled_ms: float
 
 
-TRACES: FiguresFile[Recording, tuple[Trace, ...]] = FiguresFile(
-    "specpilot/acceptance-traces/1", Recording, tuple[Trace, ...], "traces", "acceptance"
-)
-
-
 def compare(costs: Path, traces: Path, settings: BatchSettings) -> list[Row]:
     """Every variant of a full set of mechanisms, fastest first.
 
@@ -48,8 +35,9 @@ def compare(costs: Path, traces: Path, settings: BatchSettings) -> list[Row]:
     Raises:
         FiguresError: a file cannot be read.
         CostError: the table does not hold a shape that is needed.
+        TraceError: a trace is shorter than its output.
     """
-    table, (recording, recorded) = read_costs(costs)[1], TRACES.read(traces)
+    table, (recording, recorded) = read_costs(costs)[1], read_traces(traces)
     rows = [
         _row(name, one, simulate(recorded, one, table, recording.drafts))
         for name, one in variants(settings).items()

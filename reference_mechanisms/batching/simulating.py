@@ -11,29 +11,14 @@ from __future__ import annotations
 import dataclasses
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, NamedTuple
+from typing import Any
 
 from reference_mechanisms.batching.costs import CostError, StepCosts
 from reference_mechanisms.batching.expecting import Acceptance
 from reference_mechanisms.batching.scheduler import Plan, Running, State, allot, plan
 from reference_mechanisms.batching.settings import BatchSettings
+from reference_mechanisms.batching.traces.format import Attempt, Trace, hold_whole
 from reference_mechanisms.drafters.scheduling import survivals
-
-
-class Attempt(NamedTuple):
-    """What a drafter did at one place of an output."""
-
-    accepted: int  # of a draft as long as the trace's
-    confidences: tuple[float, ...] = ()  # of each draft, where the drafter tells
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Trace:
-    """One request as it was recorded."""
-
-    prompt: int  # rows
-    tokens: int  # of its output
-    attempts: tuple[Attempt, ...]  # one for each place of the output, from the second token on
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -73,12 +58,10 @@ def simulate(traces: Sequence[Trace], settings: BatchSettings, costs: StepCosts,
     """Decode the requests of a trace, `settings.slots` at a time, in their order.
 
     Raises:
-        CostError: the table does not hold a shape that is needed, or none of the traces fits.
+        CostError: the table does not hold a shape that is needed.
+        TraceError: there is no trace, or one is shorter than its output.
     """
-    if not traces or any(len(one.attempts) < one.tokens - 1 or one.tokens < 1 for one in traces):
-        raise CostError(
-            "`traces`: each needs `tokens` of at least 1 and an attempt for each behind the first"
-        )
+    hold_whole(traces)
     waiting, seats, everyone = list(traces), dict[int, _Seat](), Acceptance()
     tokens = steps = rows = padding = turn = 0
     milliseconds = stalled = 0.0

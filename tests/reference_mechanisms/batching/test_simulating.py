@@ -9,10 +9,10 @@ from pathlib import Path
 import pytest
 
 from reference_mechanisms.batching.commands import register
-from reference_mechanisms.batching.comparing import TRACES, Recording
 from reference_mechanisms.batching.costs import FILE, CostError, StepCosts, VerifyCost
 from reference_mechanisms.batching.settings import BatchSettings
-from reference_mechanisms.batching.simulating import Attempt, Trace, simulate, variants
+from reference_mechanisms.batching.simulating import simulate, variants
+from reference_mechanisms.batching.traces.format import TRACES, Attempt, Recording, Trace, TraceError
 from tests.reference_mechanisms.batching.tables import staircase
 from tests.reference_mechanisms.batching.test_planning import SETUP
 
@@ -81,7 +81,7 @@ def test_pieces_stall_decoding_less_than_whole_prompts() -> None:
 def test_a_table_too_small_is_refused() -> None:
     with pytest.raises(CostError, match="measure a larger one"):
         simulate(traces(4, 0.5), BatchSettings(slots=4), staircase(2, DRAFTS), DRAFTS)
-    with pytest.raises(CostError, match="an attempt for each"):
+    with pytest.raises(TraceError, match="an attempt for each"):
         simulate(
             [Trace(prompt=1, tokens=5, attempts=())], BatchSettings(slots=1), staircase(2, DRAFTS), DRAFTS
         )

@@ -82,9 +82,9 @@ def build_parser() -> argparse.ArgumentParser:
     from harness.cli_serving import add_serve  # noqa: PLC0415
 
     add_serve(commands, _with_harness_errors)
-    from reference_mechanisms.batching.commands import register as register_batching  # noqa: PLC0415
+    from harness.cli_batching import add_batching  # noqa: PLC0415
 
-    register_batching(commands, _with_harness_errors)
+    add_batching(commands, _with_harness_errors)
     from harness.claims.commands import register as register_claims  # noqa: PLC0415
 
     register_claims(commands, _measured)
@@ -367,9 +367,10 @@ def _add_weight12(commands: argparse._SubParsersAction[_Parser]) -> None:
 
 
 def _add_engine(commands: argparse._SubParsersAction[_Parser]) -> None:
+    from harness.cli_batching import add_engine_real  # noqa: PLC0415
     from reference_mechanisms.engine.bench.command import register  # noqa: PLC0415
 
-    register(commands, _with_harness_errors)
+    add_engine_real(register(commands, _with_harness_errors))
 
 
 def _with_harness_errors(run: Callable[[argparse.Namespace], int]) -> Callable[[argparse.Namespace], int]:

@@ -17,11 +17,20 @@ MODULES = sorted(path for package in PACKAGES for path in (ROOT / package).rglob
 
 # Who may import `harness`, and where the composition root is.
 MAY_IMPORT_HARNESS = {"reference_mechanisms": {"reference_mechanisms/backend.py"}}
-COMPOSITION_ROOT = {"harness/cli.py", "harness/cli_drafters.py", "harness/cli_serving.py"}
+COMPOSITION_ROOT = {
+    "harness/cli.py",
+    "harness/cli_drafters.py",
+    "harness/cli_serving.py",
+    "harness/cli_batching.py",
+}
 
 # Heavy or optional packages, each behind its own door.
 DOORS = {
-    "vllm": {"harness/backends", "reference_mechanisms/weight12/plugin"},
+    "vllm": {
+        "harness/backends",
+        "reference_mechanisms/weight12/plugin",
+        "reference_mechanisms/batching/bench/vllm_worker.py",
+    },
     "cryptography": {"sealed_evals/campaign/crypto.py"},
     "datasets": {"sealed_evals/sources.py", "sealed_evals/hub.py"},
     "anthropic": {"agent_loop/explorers"},
@@ -46,7 +55,7 @@ STOREYS = (
     {"run"},
     {"claims", "gate", "lossless"},
     {"pytest_plugin", "importers", "audit_commands", "index_commands", "render_commands", "grid"},
-    {"cli_drafters", "cli_serving"},
+    {"cli_drafters", "cli_serving", "cli_batching"},
     {"cli"},
 )
 

@@ -8,18 +8,23 @@ from pathlib import Path
 from typing import TypeVar
 
 from reference_mechanisms.batching.settings import BatchSettings
+from reference_mechanisms.batching.traces.commands import Responses
+from reference_mechanisms.batching.traces.commands import register as register_traces
 from reference_mechanisms.jsonfile import write_json
 
 Parser = TypeVar("Parser", bound=argparse.ArgumentParser)
 Run = Callable[[argparse.Namespace], int]
 
 
-def register(commands: argparse._SubParsersAction[Parser], guard: Callable[[Run], Run]) -> None:
-    """Add `batching` and its commands.
+def register(
+    commands: argparse._SubParsersAction[Parser], guard: Callable[[Run], Run], responses: Responses
+) -> argparse._SubParsersAction[Parser]:
+    """Add `batching`; return its commands.
 
     Args:
         commands: of the command line.
         guard: turns errors of a mechanism into those of the command line.
+        responses: reads the responses of a run.
     """
     batching = commands.add_parser("batching", help="schedule many requests at a time")
     actions = batching.add_subparsers(dest="action", required=True)
@@ -35,6 +40,8 @@ def register(commands: argparse._SubParsersAction[Parser], guard: Callable[[Run]
     )
     command.add_argument("--out", type=Path, help="JSON file to write")
     command.set_defaults(run=guard(_simulate))
+    register_traces(actions, guard, responses)
+    return actions
 
 
 def _simulate(options: argparse.Namespace) -> int:

@@ -22,8 +22,10 @@ EXIT_OK, EXIT_FAILED = 0, 1
 SUMMARY = "summary.json"
 
 
-def register(subparsers: argparse._SubParsersAction[Parser], guard: Callable[[Run], Run]) -> None:
-    """Add the command `engine` to a command line; each sub-command sets `run`.
+def register(
+    subparsers: argparse._SubParsersAction[Parser], guard: Callable[[Run], Run]
+) -> argparse._SubParsersAction[Parser]:
+    """Add the command `engine` to a command line and return its sub-commands; each sets `run`.
 
     Args:
         subparsers: of the command line.
@@ -55,6 +57,7 @@ def register(subparsers: argparse._SubParsersAction[Parser], guard: Callable[[Ru
     beside.add_argument("--rounds", type=int, default=8, metavar="R", help="interleaved between engines")
     beside.add_argument("--seconds", type=float, default=1200, metavar="S", help="limit of the whole")
     beside.set_defaults(run=guard(_bench_vllm))
+    return commands
 
 
 def _bench(options: argparse.Namespace) -> int:

@@ -94,7 +94,7 @@ def test_the_command_prints_every_variant_at_every_load(
     FILE.write(costs, SETUP, staircase(8, DRAFTS))
     TRACES.write(recorded, Recording(source="test", drafts=DRAFTS), traces(8, 0.7))
     parser = argparse.ArgumentParser()
-    register(parser.add_subparsers(), lambda run: run)
+    register(parser.add_subparsers(), lambda run: run, lambda folder, arm: ("", ()))
     options = parser.parse_args(
         ["batching", "simulate", str(costs), str(recorded), "--slots", "2", "8", "--out", str(out)]
     )

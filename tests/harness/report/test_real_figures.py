@@ -1,0 +1,79 @@
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import pytest
+
+from harness.cli import main
+from harness.errors import UsageError
+from harness.oracle import stored
+from harness.report.real_figures import real_figures
+from harness.results import ArmResult, Report
+from tests.harness.report import build, pieces
+
+
+def arms(**changes: Any) -> tuple[ArmResult, ...]:
+    speeds = {"ar": 100.0, "stock": 200.5, "candidate": 301.25, "own-ar": 150.0}
+    made = []
+    for name, speed in speeds.items():
+        kind = "candidate" if name == "own-ar" else name
+        params: dict[str, Any] = {"drafter": "none" if name == "own-ar" else "dflash"}
+        one = msgspec.structs.replace(
+            pieces.arm("stock"), name=name, kind=kind, params=params, tokens_per_second=speed
+        )
+        made.append(msgspec.structs.replace(one, **changes.get(name.replace("-", "_"), {})))
+    return tuple(made)
+
+
+def report(**changes: Any) -> Report:
+    return msgspec.structs.replace(build.report(), **{"arms": arms(), **changes})
+
+
+def test_each_role_has_the_speed_of_its_arm() -> None:
+    found = real_figures(report())
+    assert found.tokens_per_second == {"ar": 100.0, "stock": 200.5, "candidate": 301.25, "own_ar": 150.0}
+    assert found.stands_on["stock_verdict"] == "exact"
+    assert found.stands_on["requests_at_a_time"] == report().job.plan.measure.batch
+
+
+def test_an_invalid_run_or_other_arms_have_no_figures() -> None:
+    with pytest.raises(UsageError, match="the run is invalid"):
+        real_figures(report(status="invalid"))
+    with pytest.raises(UsageError, match="2 arms are candidate"):
+        real_figures(report(arms=arms(own_ar={"params": {"drafter": "ngram"}})))
+    with pytest.raises(UsageError, match="0 arms are stock"):
+        real_figures(report(arms=tuple(one for one in arms() if one.name != "stock")))
+    with pytest.raises(UsageError, match="no request of arm stock"):
+        real_figures(report(arms=arms(stock={"tokens_per_second": None})))
+
+
+def test_the_commands_put_runs_into_a_summary_beside_what_is_there(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    made = {"one": report(), "many": report(arms=arms(candidate={"tokens_per_second": 999.0}))}
+
+    def load(root: Path) -> stored.StoredRun:
+        return stored.StoredRun(made[root.name].job, (), (), made[root.name])
+
+    monkeypatch.setattr(stored, "load_run", load)
+    out = tmp_path / "summary.json"
+    out.write_text('{"system": {"32": {"candidate": 1.0}}, "real": {"single": {"ar": 5.0}}}')
+    assert main(["batching", "real", "--batch32", "many", "--out", str(tmp_path)]) == 0
+    found = json.loads(out.read_text())
+    assert found["system"] == {"32": {"candidate": 1.0}}
+    assert found["real"]["single"] == {"ar": 5.0}
+    assert found["real"]["batch32"]["candidate"] == 999.0
+    assert main(["batching", "real", "--single", "one", "--out", str(tmp_path)]) == 0
+    assert json.loads(out.read_text())["real"]["single"]["candidate"] == 301.25
+    assert main(["engine", "real", "one", "--out", str(tmp_path)]) == 0
+    assert json.loads(out.read_text())["real_single"]["own_ar"] == 150.0
+    judged = made["one"].losslessness
+    assert judged is not None
+    made["one"] = report(losslessness=msgspec.structs.replace(judged, stock_verdict="violated"))
+    assert main(["engine", "real", "one", "--out", str(tmp_path)]) == 1
+    out.write_text("[]")
+    assert main(["engine", "real", "one", "--out", str(tmp_path)]) == 3
+    assert main(["batching", "real", "--out", str(tmp_path)]) == 3

@@ -85,6 +85,9 @@ def build_parser() -> argparse.ArgumentParser:
     from harness.cli_batching import add_batching  # noqa: PLC0415
 
     add_batching(commands, _with_harness_errors)
+    from harness.cli_doctor import add_doctor  # noqa: PLC0415
+
+    add_doctor(commands)
     from harness.claims.commands import register as register_claims  # noqa: PLC0415
 
     register_claims(commands, _measured)

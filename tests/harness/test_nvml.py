@@ -29,7 +29,7 @@ class Driver:
             "nvmlSystemGetCudaDriverVersion_v2": 12040,
             "nvmlDeviceGetCount": 2,
             "nvmlDeviceGetName": "GPU of the test",
-            "nvmlDeviceGetMemoryInfo": SimpleNamespace(total=80),
+            "nvmlDeviceGetMemoryInfo": SimpleNamespace(total=80, free=60),
             "nvmlDeviceGetCudaComputeCapability": (9, 0),
             "nvmlDeviceGetMigMode": (0, 0),
             "nvmlDeviceGetEccMode": (1, 1),
@@ -167,3 +167,8 @@ def test_a_session_needs_a_driver(tmp_path: Path, monkeypatch: pytest.MonkeyPatc
     )
     assert (open_nvml() is not None) == works
     monkeypatch.delitem(sys.modules, "pynvml")
+
+
+def test_free_memory_is_told_of_every_gpu_that_can_be_opened() -> None:
+    assert Nvml(Driver()).free_bytes() == (60,)
+    assert Nvml(Driver("nvmlDeviceGetMemoryInfo")).free_bytes() == (None,)

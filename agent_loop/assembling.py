@@ -21,6 +21,7 @@ from agent_loop.cost_model.ceiling import CeilingModel
 from agent_loop.executors.protocol import Executor
 from agent_loop.explorers.claude import MODEL, ClaudeExplorer
 from agent_loop.explorers.offline import OfflineExplorer
+from agent_loop.explorers.tuning import tune
 from agent_loop.gateway.prices import load_prices
 from agent_loop.gateway.settings import Settings
 from agent_loop.gateway.starting import Door, guests, running, with_key
@@ -138,6 +139,10 @@ def open_controller(
         keys=parts.keys,
         recall=recaller(parts.memory, loop.job, parts.ceiling, parts.now),
         remember=rememberer(parts.memory, loop.job, parts.ceiling, str(campaign), parts.now),
+        tuner=lambda trial: tune(
+            trial, loop.tuning_space, loop.plan.tune.trials, loop.plan.tune.batch, loop.plan.seed
+        ),
+        conflict=parts.memory.conflict,
         told=lambda: told(database),
         at=at,
     )

@@ -10,7 +10,7 @@ from typing import Literal, NamedTuple
 
 import msgspec
 
-from agent_loop.protocols import Space
+from agent_loop.protocols import Knob, Space
 from agent_loop.records import Budget
 from harness.codec import Record, digest, from_toml
 from harness.errors import UsageError
@@ -73,6 +73,21 @@ class Shape(Record, frozen=True):
             raise ValueError("`prompts`, `launches` and `blocks` must be at least 1")
 
 
+class Tuning(Record, frozen=True):
+    """Stock is tuned before anything is searched, so that gains are told over tuned stock, too."""
+
+    trials: int = 0  # values of stock's own knobs that are tried; 0: stock stays as released
+    knobs: tuple[Knob, ...] = ()  # of stock's arm; its other parameters stay
+    batch: int = 4  # trials that share their launches
+
+    def __post_init__(self) -> None:
+        """Refuse a search without anything to turn."""
+        if self.trials < 0 or self.batch < 1:
+            raise ValueError("`trials` must be 0 or more, and `batch` at least 1")
+        if self.trials and not self.knobs:
+            raise ValueError("`trials` is above 0, but there are no `knobs` to tune")
+
+
 class Unseen(Record, frozen=True):
     """The sealed rows that a campaign is started with."""
 
@@ -95,6 +110,7 @@ class LoopPlan(Record, frozen=True):
     plan: str  # harness plan whose stock arm is improved: a built-in name, or a path beside this file
     explorers: tuple[ExplorerSpec, ...]
     spaces: tuple[Space, ...] = ()
+    tune: Tuning = Tuning()
     rules: Rules = Rules()
     screen: Shape = Shape(prompts=8)
     measure: Shape = Shape(prompts=24, launches=6)
@@ -125,6 +141,12 @@ class Loop(NamedTuple):
     def stock(self) -> ArmSpec:
         """The arm that is improved."""
         return next(arm for arm in self.job.plan.arms if arm.kind == "stock")
+
+    @property
+    def tuning_space(self) -> Space:
+        """What tuning may turn: stock's own arm, and nothing else."""
+        stock = self.stock
+        return Space(mechanism="stock", backend=stock.backend, fixed=stock.params, knobs=self.plan.tune.knobs)
 
     @property
     def hash(self) -> str:

@@ -61,6 +61,8 @@ def register(commands: argparse._SubParsersAction[Parser]) -> None:
     review.set_defaults(run=_review)
     memory = actions.add_parser("memory", help="mechanism records and their evidence")
     memory.add_argument("--memory", type=Path, metavar="FILE")
+    memory.add_argument("--retire", metavar="RECORD", help="keep this record out of every answer from now on")
+    memory.add_argument("--because", metavar="TEXT", help="why; with --retire")
     memory.set_defaults(run=_memory)
     ceiling = actions.add_parser(
         "ceiling", help="where stock's time goes, and what physics would leave of it"
@@ -200,7 +202,11 @@ def _memory(options: argparse.Namespace) -> int:
     from agent_loop.memory.store import Memory, state_of  # noqa: PLC0415
     from agent_loop.watching import figure, plain  # noqa: PLC0415
 
+    if (options.retire is None) != (not options.because):
+        raise UsageError("--retire RECORD and --because TEXT go together")
     memory = Memory(_memory_file(options))
+    if options.retire is not None:
+        memory.retire(options.retire, options.because)
     rows = [
         (
             one.mechanism.id,

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Protocol
+from typing import Literal, Protocol
 
 from agent_loop.records import Budget, Candidate, Gap, Told
 from harness.codec import Record
@@ -33,6 +33,28 @@ class Knob(Record, frozen=True):
     values: tuple[Param, ...]
 
 
+class Edit(Record, frozen=True):
+    """A knob in a mechanism's source: its module is copied into a worktree and changed there.
+
+    An arm that changes none is an arm like any other; one that does travels as a patch and runs as a guest.
+    """
+
+    name: str
+    module: str  # dotted, of the package of the space's backend
+    kind: Literal["constant", "default", "schedule"]
+    at: str  # a constant's "NAME" or "Class.NAME", a default's "function.parameter", a schedule's function
+    values: tuple[Param, ...]  # in order; the first leaves the source as it is
+    old: str = ""  # of a schedule: the expression in the function that is replaced, there once
+    new: str = ""  # of a schedule: what comes in its place, with "{value}" in it
+
+    def __post_init__(self) -> None:
+        """Refuse an edit that changes nothing, or does not say what."""
+        if len(self.values) < 2:
+            raise ValueError("`values` needs the one that leaves the source as it is, and another")
+        if (self.kind == "schedule") != bool(self.old and "{value}" in self.new):
+            raise ValueError('an edit of kind "schedule", and no other, has `old` and a `new` with "{value}"')
+
+
 class Space(Record, frozen=True):
     """The arms that a knob search may make: fixed parameters and knobs of one mechanism."""
 
@@ -40,6 +62,17 @@ class Space(Record, frozen=True):
     backend: str
     fixed: dict[str, Param] = {}
     knobs: tuple[Knob, ...] = ()
+    edits: tuple[Edit, ...] = ()
+
+    def __post_init__(self) -> None:
+        """Hold that every knob has a name of its own, and every edit a module of the mechanism."""
+        names = [*(one.name for one in self.knobs), *(one.name for one in self.edits)]
+        if len(set(names)) != len(names):
+            raise ValueError(f"`knobs` and `edits` need names, each once; got {names}")
+        package = self.backend.partition(":")[0].partition(".")[0]
+        for edit in self.edits:
+            if edit.module.partition(".")[0] != package:
+                raise ValueError(f"`edits`: {edit.module} is not of the backend's package, {package}")
 
 
 class Brief(Record, frozen=True):

@@ -16,6 +16,7 @@ from harness.codec import Record, digest
 from harness.plan import Param
 
 Origin = Literal[
+    "tuning",  # stock itself with other values of its own knobs
     "search",  # knobs of the deployment, by an optimiser
     "memory",  # a mechanism record, replayed
     "merge",  # of several accepted or screened candidates
@@ -26,7 +27,7 @@ Origin = Literal[
     "null",  # a control that must not be accepted
     "positive",  # a control that must be accepted
 ]
-Stage = Literal["policy", "build", "lossless", "screen", "measure", "confirm", "ablate", "stack"]
+Stage = Literal["policy", "build", "lossless", "tune", "screen", "measure", "confirm", "ablate", "stack"]
 Outcome = Literal[
     "PASSED",  # this stage; the next may say otherwise
     "ACCEPT",
@@ -145,7 +146,8 @@ class Verdict(Record, frozen=True):
     stage: Stage
     outcome: Outcome
     detail: str
-    effect: Effect | None = None
+    effect: Effect | None = None  # over stock as released
+    over_tuned: Effect | None = None  # over tuned stock in the same launches; always on public rows
     acceptance_length: float | None = None
     tokens: int = 0  # emitted tokens forced through stock
     mismatches: int = 0
@@ -157,7 +159,7 @@ class Verdict(Record, frozen=True):
     @property
     def told(self) -> Told:
         """What the explorer may know: nothing measured on unseen rows."""
-        unseen = self.stage in ("confirm", "ablate", "stack")
+        unseen = self.stage == "confirm"
         return Told(
             candidate_id=self.candidate_id,
             stage=self.stage,

@@ -11,7 +11,7 @@ from agent_loop.campaign import Loop
 from agent_loop.controller.database import Database
 from agent_loop.cost_model.ceiling import CeilingModel
 from agent_loop.records import Effect
-from agent_loop.watching import as_json, caught, figure, label, plain, summary
+from agent_loop.watching import as_json, caught, figure, label, plain, summary, tuned_stock
 from harness.storage import write_atomic
 
 LEFT, WIDTH = 260.0, 400.0  # of the forest plot, in its own units
@@ -55,6 +55,23 @@ def page(loop: Loop, database: Database, ceiling: CeilingModel | None) -> str:
         smallest=2.0**-rules.launch_blocks,
         ceiling=0.0 if ceiling is None else ceiling.speedup,
         gaps=[] if ceiling is None else _waterfall(ceiling),
+        tuned=tuned_stock(database),
+        tuning=[
+            {
+                "params": plain(", ".join(f"{name}={value}" for name, value in sorted(one.params.items()))),
+                "outcome": verdict.outcome,
+                "speedup": figure(verdict.effect),
+            }
+            for one, verdict in database.tuning()
+        ],
+        over_tuned=[
+            {"label": plain(label(one)), "speedup": figure(verdict.effect), "over": figure(over)}
+            for verdict in verdicts
+            if verdict.stage == "confirm" and verdict.outcome == "ACCEPT"
+            if (one := database.candidate(verdict.candidate_id)) is not None
+            if (measured := database.verdict(one.id, "measure")) is not None
+            if (over := measured.over_tuned) is not None
+        ],
         one=_place(1.0, scale),
         forest=[_forest(name, effect, scale) for name, effect in confirmed],
         caught=[

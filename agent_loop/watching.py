@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Mapping
 from pathlib import Path
 from types import TracebackType
 from typing import Any, Self
 
+import msgspec
 from rich.console import Console
 from rich.live import Live
 from rich.markup import escape
@@ -171,6 +173,7 @@ def summary(loop: Loop, database: Database, reused: bool) -> dict[str, Any]:
         if effect is None
         else {"point": round(effect.point, 4), "low": round(effect.low, 4)},
         "reused_from_memory": reused,
+        "tuned_stock": tuned_stock(database),
         "error_rates": {
             "campaign": loop.plan.rules.alpha,
             "confirmation": loop.plan.rules.level,
@@ -178,6 +181,23 @@ def summary(loop: Loop, database: Database, reused: bool) -> dict[str, Any]:
             "smallest_p_value": 2.0**-loop.plan.rules.launch_blocks,
         },
     }
+
+
+def tuned_stock(database: Database) -> dict[str, Any] | None:
+    """How stock was tuned and what that gave, on public rows; None where it was not tuned.
+
+    `params` is None where no setting was faster than stock as released; `speedup` is of the last
+    measurement beside candidates, on other rows than the search, and None before there was one.
+    """
+    bodies = {event.kind: json.loads(event.body) for event in database.events()}
+    if "tuned" not in bodies:
+        return None
+    effect = bodies.get("tuned-measured", {}).get("effect")
+    return {**bodies["tuned"], "speedup": None if effect is None else _interval(effect)}
+
+
+def _interval(effect: Mapping[str, Any]) -> dict[str, Any]:
+    return {name: effect[name] for name in ("point", "low", "high", "p_value")}
 
 
 def caught(database: Database) -> list[tuple[Candidate, Verdict]]:
@@ -193,14 +213,15 @@ def caught(database: Database) -> list[tuple[Candidate, Verdict]]:
 def _accepted(database: Database, verdict: Verdict) -> dict[str, Any]:
     candidate = database.candidate(verdict.candidate_id)
     effect = verdict.effect
+    measured = database.verdict(verdict.candidate_id, "measure")
+    over = None if measured is None else measured.over_tuned
     return {
         "id": verdict.candidate_id,
         "name": "" if candidate is None else candidate.name,
         "origin": None if candidate is None else candidate.origin,
         "params": {} if candidate is None else candidate.params,
-        "speedup": None
-        if effect is None
-        else {"point": effect.point, "low": effect.low, "high": effect.high, "p_value": effect.p_value},
+        "speedup": None if effect is None else _interval(msgspec.to_builtins(effect)),
+        "over_tuned_stock": None if over is None else _interval(msgspec.to_builtins(over)),  # on public rows
         "tokens_checked": verdict.tokens,
     }
 

@@ -19,14 +19,16 @@ from agent_loop.controller.controls import check_controls, control_arms
 from agent_loop.controller.database import Database
 from agent_loop.controller.desk import Call, QueueDesk, start
 from agent_loop.controller.policy import check
-from agent_loop.controller.stacking import stacked, variants
+from agent_loop.controller.stacking import added_up, stacked, variants
 from agent_loop.controller.trials import Bench, run_trial
+from agent_loop.controller.tuning import best_tuned, held_against_tuned
 from agent_loop.protocols import Brief, Explorer, Recalled
 from agent_loop.records import Candidate, Told, Verdict
 from harness.errors import InvalidRun
 
 State = Literal[
     "began",
+    "tuned",  # stock's own knobs are searched
     "trial",  # public verdicts of a trial are stored
     "submitted",
     "explored",  # every explorer of a round has ended
@@ -35,12 +37,22 @@ State = Literal[
     "slot-answered",  # the other process has said its line
     "slot-closed",  # and it is written down
     "confirmed",  # the verdict is stored
+    "stacked",  # what was accepted was tried together
     "ablated",
     "remembered",
     "ended",
 ]
 Recall = Callable[[str, int], list[Recalled]]
 Remember = Callable[[Candidate, Verdict], None]
+Trial = Callable[[Sequence[Candidate]], list[Told]]
+
+
+def _no_tuner(trial: Trial) -> None:
+    """Leaves stock as it is."""
+
+
+def _forget(one: str, other: str, reason: str) -> None:
+    """Notes no conflict."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -59,6 +71,8 @@ class Controller:
     keys: Path  # the folder of the sealed campaign's controller
     recall: Recall
     remember: Remember
+    tuner: Callable[[Trial], None] = _no_tuner  # searches stock's knobs, by trials
+    conflict: Callable[[str, str, str], None] = _forget  # notes that two candidates do not add up, and why
     told: Callable[[], None] = lambda: None  # after every change, for whoever watches
     at: Callable[[State], None] = lambda _: None  # told each state; tests end the process there
     calls: queue.Queue[Call] = field(default_factory=queue.Queue)
@@ -70,16 +84,19 @@ class Controller:
         if not self.database.events():
             self.database.tell("began", {"campaign": plan.name, "level": plan.rules.level})
         self._reached("began")
+        self._tune()
+        self._reached("tuned")
         for number in range(plan.rounds):
             self._explore(explorers, number)
             self._reached("explored")
             self._settle(number)
         self._stack()
+        self._reached("stacked")
         accepted = self.accepted()
         for verdict in accepted:
             self._ablate(verdict)
         self._remember_all()
-        if not any(event.kind == "ended" for event in self.database.events()):
+        if not self._said("ended"):
             self.database.tell("ended", {"accepted": [one.candidate_id for one in accepted]})
         self._reached("ended")
         return accepted
@@ -88,6 +105,31 @@ class Controller:
         """Verdicts of confirmed candidates, best first."""
         found = [v for v in self.database.verdicts() if v.stage == "confirm" and v.outcome == "ACCEPT"]
         return sorted(found, key=lambda v: -(v.effect.low if v.effect is not None else 0.0))
+
+    def _tune(self) -> None:
+        """Search stock's own knobs on public rows, before anything else is tried."""
+        if not self.bench.loop.plan.tune.trials or self._said("tuned"):
+            return
+        self.tuner(self._tuning_trial)
+        trials = self.database.tuning()
+        best = best_tuned(trials)
+        self.database.tell("tuned", {"trials": len(trials), "params": None if best is None else best.params})
+
+    def _tuning_trial(self, candidates: Sequence[Candidate]) -> list[Told]:
+        """Stock with other values of its knobs; what was tried before is not tried again."""
+        found = {one.id: verdict for one, verdict in self.database.tuning()}
+        fresh = {one.id: one for one in candidates if one.id not in found}
+        if fresh:
+            for one, verdict in zip(
+                fresh.values(),
+                run_trial(self.bench, "tune", self.bench.loop.plan.screen, list(fresh.values())),
+                strict=True,
+            ):
+                found[one.id] = verdict
+                if verdict.outcome != "INFRA":  # says nothing of the knob: it may be tried again
+                    self.database.tuned(one, verdict)
+            self.told()
+        return [found[one.id].told for one in candidates]
 
     def _explore(self, explorers: Sequence[Explorer], number: int) -> None:
         """Answer the explorers of a round until each has ended."""
@@ -176,22 +218,36 @@ class Controller:
         for one in passed:
             self._confirm(one)
 
-    def _measure(self, candidates: Sequence[Candidate]) -> None:
-        """The verdict of "measure" on candidates, controls beside them."""
+    def _measure(self, candidates: Sequence[Candidate], parts: Sequence[Candidate] = ()) -> None:
+        """The verdict of "measure" on candidates, with controls and tuned stock beside them.
+
+        Args:
+            candidates: without a verdict yet, or nothing is done.
+            parts: of the only candidate, a stack; whether they add up is decided, too.
+        """
         fresh = [one for one in candidates if self.database.verdict(one.id, "measure") is None]
         if not fresh:
             return
         plan = self.bench.loop.plan
         controls = control_arms(self.bench.loop)
-        verdicts = run_trial(self.bench, "measure", plan.measure, [*fresh, *controls.values()])
-        told = dict(zip(controls, verdicts[len(fresh) :], strict=True))
+        tuned = best_tuned(self.database.tuning())
+        arms = [*fresh, *parts, *controls.values(), *([] if tuned is None else [tuned])]
+        verdicts = run_trial(self.bench, "measure", plan.measure, arms, tuned)
+        after = len(fresh) + len(parts)
+        told = dict(zip(controls, verdicts[after : after + len(controls)], strict=True))
         self.database.tell("controls", {name: verdict.detail for name, verdict in told.items()})
         problem = check_controls(told)
         if problem is not None:
             self.database.tell("stopped", {"reason": problem})
             raise InvalidRun(f"campaign {plan.name} stops: {problem}")
+        if tuned is not None:
+            self.database.tell("tuned-measured", {"params": tuned.params, "effect": verdicts[-1].effect})
+        if parts:
+            apart = verdicts[len(fresh) : after]
+            self.database.decide(added_up(fresh[0], verdicts[0], list(zip(parts, apart, strict=True))))
         for verdict in verdicts[: len(fresh)]:
-            self.database.decide(msgspec.structs.replace(verdict, stage="measure"))
+            held = held_against_tuned(verdict, plan.rules)
+            self.database.decide(msgspec.structs.replace(held, stage="measure"))
 
     def _confirm(self, candidate: Candidate) -> None:
         """Spend a slot on a candidate, unless it has its verdict."""
@@ -214,11 +270,16 @@ class Controller:
             return
         if len(self.database.slots()) >= self.bench.loop.plan.rules.confirm_slots:
             return
+        parts = [one for name in together.parents if (one := self.database.candidate(name)) is not None]
         (told,) = self._trial([together])
         if told.passed:
-            self._measure([together])
-            if self._passed_measure(together):
-                self._confirm(together)
+            self._measure([together], parts)
+        verdict = self.database.verdict(together.id, "stack")
+        if verdict is not None and verdict.outcome == "PASSED" and self._passed_measure(together):
+            self._confirm(together)
+        elif len(parts) == 2:  # of more, nobody knows who does not go with whom
+            last = self.database.last(together.id)
+            self.conflict(parts[0].id, parts[1].id, "" if last is None else last.detail)
 
     def _ablate(self, verdict: Verdict) -> None:
         """Each changed knob of an accepted candidate off in turn, on public rows."""
@@ -251,7 +312,9 @@ class Controller:
 
     def _remember_all(self) -> None:
         """Every verdict of a confirmation, and every submission that failed before it, into memory."""
-        for candidate, _ in self.database.submissions():
+        asked = {one.id: one for one, _ in self.database.submissions()}
+        stacks = {one.id: one for one in self.database.candidates() if one.origin == "merge"}
+        for candidate in (asked | stacks).values():
             verdict = self.database.verdict(candidate.id, "confirm") or self.database.verdict(
                 candidate.id, "measure"
             )
@@ -271,6 +334,10 @@ class Controller:
     def _low(self, candidate: Candidate) -> float:
         verdict = self.database.verdict(candidate.id, "measure")
         return verdict.effect.low if verdict is not None and verdict.effect is not None else 0.0
+
+    def _said(self, kind: str) -> bool:
+        """Whether an event of this kind was told."""
+        return any(event.kind == kind for event in self.database.events())
 
     def _reached(self, state: State) -> None:
         self.told()

@@ -18,7 +18,7 @@ from agent_loop.sqlite import open_file
 from harness.codec import canonical_json, from_json
 from harness.errors import DataError, InvalidRun, UsageError
 
-VERSION = 1
+VERSION = 2
 START = "0" * 64  # in place of the hash before the first event
 SCHEMA = """
 CREATE TABLE meta (key TEXT PRIMARY KEY, value TEXT NOT NULL) STRICT;
@@ -29,6 +29,10 @@ CREATE TABLE candidate (id TEXT PRIMARY KEY, explorer TEXT NOT NULL, body TEXT N
 CREATE TABLE verdict (
     candidate TEXT NOT NULL REFERENCES candidate, stage TEXT NOT NULL, body TEXT NOT NULL,
     event INTEGER NOT NULL REFERENCES event, PRIMARY KEY (candidate, stage)
+) STRICT;
+CREATE TABLE tuning (
+    number INTEGER PRIMARY KEY, candidate TEXT NOT NULL UNIQUE, body TEXT NOT NULL, verdict TEXT NOT NULL,
+    event INTEGER NOT NULL REFERENCES event
 ) STRICT;
 CREATE TABLE submission (
     candidate TEXT PRIMARY KEY REFERENCES candidate, explorer TEXT NOT NULL, round INTEGER NOT NULL
@@ -164,6 +168,28 @@ class Database:
             "SELECT body FROM verdict WHERE candidate = ? ORDER BY event DESC LIMIT 1", (candidate,)
         ).fetchone()
         return None if row is None else from_json(row[0], Verdict, f"verdict on {candidate}")
+
+    def tuned(self, candidate: Candidate, verdict: Verdict) -> None:
+        """Store a trial of stock's own knobs; the first of an arm stands."""
+
+        def write() -> None:
+            known = self._db.execute("SELECT 1 FROM tuning WHERE candidate = ?", (candidate.id,)).fetchone()
+            if known is None:
+                event = self._append("tuning", {"params": candidate.params, "verdict": verdict})
+                row = (candidate.id, canonical_json(candidate).decode(), canonical_json(verdict).decode())
+                self._db.execute(
+                    "INSERT INTO tuning (candidate, body, verdict, event) VALUES (?, ?, ?, ?)", (*row, event)
+                )
+
+        self._write(write)
+
+    def tuning(self) -> list[tuple[Candidate, Verdict]]:
+        """All trials of stock's own knobs, in order."""
+        rows = self._db.execute("SELECT body, verdict FROM tuning ORDER BY number").fetchall()
+        return [
+            (from_json(body, Candidate, "tuning"), from_json(verdict, Verdict, "tuning"))
+            for body, verdict in rows
+        ]
 
     def submit(self, candidate: Candidate, explorer: str, number: int) -> None:
         """Note that an explorer asks for a confirmation in a round."""

@@ -15,9 +15,10 @@ from agent_loop.cost_model.floors import SLACK
 from agent_loop.records import Effect, Outcome, Stage, Verdict
 from harness.oracle.stored import StoredRun
 from harness.records import Response
-from harness.results import ArmResult, Report
+from harness.results import ArmResult, Interval, Report
 from harness.stats.equivalence import has_width
 from harness.stats.sign_flip import launch_log_ratios, sign_flip_p
+from harness.stats.speedup import compare_arms
 
 Floor = Callable[[Response], float]  # seconds that this response takes at least, on this machine
 INSTANT = 16.0  # times as fast as stock: more than any mechanism known here gives
@@ -55,15 +56,26 @@ def judge(run: StoredRun, arm: str, stage: Stage, rules: Rules, floor: Floor) ->
 
 def effect(report: Report, arm: ArmResult) -> Effect | None:
     """Speedup over stock with its interval; None where the run gives none."""
-    if arm.speedup is None:
-        return None
-    ratios = launch_log_ratios(report.timeline, "stock", arm.name)
+    return None if arm.speedup is None else _effect(report, "stock", arm.name, arm.speedup)
+
+
+def effect_over(run: StoredRun, reference: str, arm: str) -> Effect | None:
+    """Speedup over another arm that ran in the same launches; None where there are no pairs."""
+    mine, theirs = ([one for one in run.responses if one.arm == name] for name in (arm, reference))
+    one_kind = dict.fromkeys((one.prompt_id for one in mine), "all")
+    plan = run.job.plan
+    found = compare_arms(theirs, mine, one_kind, plan.stats, batched=plan.measure.batch > 1).headline
+    return None if found is None else _effect(run.report, reference, arm, found)
+
+
+def _effect(report: Report, reference: str, arm: str, speedup: Interval) -> Effect:
+    ratios = launch_log_ratios(report.timeline, reference, arm)
     return Effect(
-        point=arm.speedup.point,
-        low=arm.speedup.low,
-        high=arm.speedup.high,
-        confidence=arm.speedup.confidence,
-        blocks=arm.speedup.launches,
+        point=speedup.point,
+        low=speedup.low,
+        high=speedup.high,
+        confidence=speedup.confidence,
+        blocks=speedup.launches,
         p_value=sign_flip_p(ratios) if ratios else None,
     )
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
-from agent_loop.records import Candidate, Hypothesis
+from agent_loop.records import Candidate, Hypothesis, Verdict
 from harness.plan import ArmSpec, Param
 
 LARGEST = 4  # candidates in one stack
@@ -54,6 +54,27 @@ def stacked(accepted: Sequence[Candidate], stock: ArmSpec) -> Candidate | None:
         origin="merge",
         explorer="controller",
         parents=tuple(one.id for one in parts),
+    )
+
+
+def added_up(together: Candidate, whole: Verdict, parts: Sequence[tuple[Candidate, Verdict]]) -> Verdict:
+    """The verdict of "stack": whether a stack is faster than the best of its parts, in the same launches.
+
+    Args:
+        together: the stack.
+        whole: what was measured of it.
+        parts: what was measured of each of its parts.
+    """
+    apart = {one.name: v.effect.point for one, v in parts if v.effect is not None}
+    point = 0.0 if whole.effect is None else whole.effect.point
+    told = ", ".join(f"{name} {value:.3f}x" for name, value in apart.items()) or "no figure"
+    return Verdict(
+        candidate_id=together.id,
+        stage="stack",
+        outcome="PASSED" if point > max(apart.values(), default=0.0) else "NO_GAIN",
+        detail=f"public rows: together {point:.3f}x; apart: {told}",
+        effect=whole.effect,
+        evidence=whole.evidence,
     )
 
 

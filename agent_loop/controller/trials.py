@@ -16,13 +16,13 @@ from typing import Literal, NamedTuple
 import msgspec
 
 from agent_loop.campaign import Loop, Shape
-from agent_loop.controller.judging import Floor, culprits, judge
+from agent_loop.controller.judging import Floor, culprits, effect_over, judge
 from agent_loop.executors.protocol import Executor, TrialFailed
 from agent_loop.records import Candidate, Stage, Verdict
 from harness.errors import EXIT_USAGE
 from harness.plan import ArmSpec, Job, SetSpec
 
-PublicStage = Literal["screen", "measure"]
+PublicStage = Literal["tune", "screen", "measure"]
 PUBLIC = "public"
 _ARM = re.compile(r"arms\[(?P<name>[^\]]+)\]")
 
@@ -56,9 +56,21 @@ def trial_job(bench: Bench, stage: Stage, shape: Shape, arms: Sequence[ArmSpec])
 
 
 def run_trial(
-    bench: Bench, stage: PublicStage, shape: Shape, candidates: Sequence[Candidate]
+    bench: Bench,
+    stage: PublicStage,
+    shape: Shape,
+    candidates: Sequence[Candidate],
+    tuned: Candidate | None = None,
 ) -> list[Verdict]:
-    """The verdict on every candidate, in order; those that spoil a run are told first."""
+    """The verdict on every candidate, in order; those that spoil a run are told first.
+
+    Args:
+        bench: what is needed.
+        stage: which rows are drawn, and how strictly they are judged.
+        shape: how much is measured.
+        candidates: arms of one run.
+        tuned: tuned stock, one of the candidates; the others are told what they gain over it, too.
+    """
     alive = {f"c{number}": one for number, one in enumerate(candidates)}
     verdicts: dict[str, Verdict] = {}
     started = time.monotonic()
@@ -83,8 +95,13 @@ def run_trial(
                 verdicts[name] = _placed(verdict, alive.pop(name), folder)
         if spoilers:
             continue
+        reference = next((name for name, one in alive.items() if tuned is not None and one is tuned), None)
         for name, one in alive.items():
-            verdicts[name] = _placed(judge(run, name, stage, bench.loop.plan.rules, bench.floor), one, folder)
+            verdict = judge(run, name, stage, bench.loop.plan.rules, bench.floor)
+            if reference not in (None, name) and verdict.effect is not None:
+                over = effect_over(run, str(reference), name)
+                verdict = msgspec.structs.replace(verdict, over_tuned=over)
+            verdicts[name] = _placed(verdict, one, folder)
         break
     seconds = round((time.monotonic() - started) / max(len(candidates), 1), 3)
     return [

@@ -1,4 +1,4 @@
-"""Search without a language model: records of the memory, knobs by Optuna, recombination, a null control.
+"""Search without a language model: memory, knobs and edits by Optuna, recombination, a null control.
 
 Deterministic for its seed and for what it is told: started anew with the same answers it asks the same
 questions. It has the tools of every explorer and no other.
@@ -6,22 +6,17 @@ questions. It has the tools of every explorer and no other.
 
 from __future__ import annotations
 
-import math
 from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING
 
+import msgspec
+
+from agent_loop.explorers.knobs import Found, Point, crossed, params_of, point_of, search, value
+from agent_loop.explorers.transforms import patch_of
+from agent_loop.explorers.workbench import Workbench
 from agent_loop.protocols import BudgetSpent, Desk, Space
-from agent_loop.records import Budget, Candidate, Hypothesis, Origin, Told
-from harness.errors import ModelError
+from agent_loop.records import CLAIM_CHARACTERS, Budget, Candidate, Hypothesis, Origin, Told
 from harness.plan import Param
 
-if TYPE_CHECKING:
-    import optuna
-
-STARTUP = 6  # trials at random before the sampler follows what it has seen
-FAILED = -1.0  # log speedup that a candidate without a gain to speak of is told as
-SPACE = "space"
-REPEATS = 40  # proposals in a row that were known already: the spaces are searched
 PARENTS = 2  # recombined
 
 
@@ -43,6 +38,7 @@ class OfflineExplorer:
         self._batch = batch
         self._submissions = submissions
         self._first = tuple(first)
+        self._points: dict[str, Point] = {}  # where candidates were drawn, by id
 
     @property
     def name(self) -> str:
@@ -52,7 +48,7 @@ class OfflineExplorer:
     def explore(self, desk: Desk, budget: Budget, seed: int) -> None:
         """See `Explorer`."""
         del budget  # the desk counts
-        found: dict[str, tuple[Candidate, Told]] = {}
+        found: Found = {}
         try:
             self._try(desk, [self._null(desk), *self._recalled(desk), *self._first], found)
             self._search(desk, seed, found)
@@ -89,79 +85,85 @@ class OfflineExplorer:
             for one in desk.recall(limit=max(1, self._batch - 1))
         ]
 
-    def _search(self, desk: Desk, seed: int, found: dict[str, tuple[Candidate, Told]]) -> None:
+    def _search(self, desk: Desk, seed: int, found: Found) -> None:
         """Ask the sampler for batches until the budget is spent or nothing new comes."""
-        spaces = {space.mechanism: space for space in desk.brief.spaces}
-        if not spaces:
-            return
-        study = _study(seed)
-        repeats = 0
-        while repeats < REPEATS:
-            asked: list[tuple[optuna.trial.Trial, Candidate]] = []
-            while len({one.id for _, one in asked}) < self._batch and repeats < REPEATS:
-                trial = study.ask()
-                candidate = self._drawn(trial, spaces)
-                if candidate.id in found:
-                    study.tell(trial, _value(found[candidate.id][1]))
-                    repeats += 1
-                    continue
-                repeats = repeats + 1 if candidate.id in {one.id for _, one in asked} else 0
-                asked.append((trial, candidate))
-            if not asked:
-                return
-            distinct = {one.id: one for _, one in asked}
-            self._try(desk, list(distinct.values()), found)
-            for trial, one in asked:
-                study.tell(trial, _value(found[one.id][1]))
+        search(
+            desk.brief.spaces,
+            lambda point: self._at(desk, point, "search"),
+            lambda candidates: self._try(desk, candidates, found),
+            found,
+            self._batch,
+            seed,
+        )
 
-    def _drawn(self, trial: optuna.trial.Trial, spaces: Mapping[str, Space]) -> Candidate:
-        """A point of one of the spaces."""
-        name = str(trial.suggest_categorical(SPACE, sorted(spaces)))
-        space = spaces[name]
-        params = dict(space.fixed)
-        for knob in space.knobs:
-            place = trial.suggest_int(f"{name}/{knob.name}", 0, len(knob.values) - 1)
-            params[knob.name] = knob.values[place]
-        return self._candidate(name, space.backend, params, "search", Hypothesis(mechanism=name))
+    def _at(self, desk: Desk, point: Point, origin: Origin, name: str = "") -> Candidate:
+        """The candidate of a point: an arm, or where its source is changed a patch."""
+        params, mechanism = params_of(point), point.space.mechanism
+        made = self._candidate(
+            name or mechanism, point.space.backend, params, origin, Hypothesis(mechanism=mechanism)
+        )
+        edited = patch_of(point.space, point.values)
+        if edited is not None:
+            backend, files = edited
+            bench = Workbench(desk.worktree)
+            bench.clear()
+            for path, text in files.items():
+                bench.edit(path, "", text)
+            edits = {edit.name: point.values[edit.name] for edit in point.space.edits}
+            told = ", ".join(f"{key}={value}" for key, value in sorted(edits.items()))
+            made = msgspec.structs.replace(
+                made,
+                name=f"{made.name}, edited: {told}"[:80],
+                backend=backend,
+                patch=bench.patch(),
+                origin="transform" if origin == "search" else origin,
+                hypothesis=Hypothesis(
+                    mechanism=mechanism, explanation=f"source with {told}"[:CLAIM_CHARACTERS]
+                ),
+            )
+        self._points.setdefault(made.id, point)
+        return made
 
-    def _merged(self, desk: Desk, found: Mapping[str, tuple[Candidate, Told]]) -> list[Candidate]:
-        """The two best of one backend and drafter, each knob taken from either."""
-        best = [one for one, _ in self._best(found, desk) if one.patch is None]
+    def _merged(self, desk: Desk, found: Found) -> list[Candidate]:
+        """The best of one space, each with one value of another's."""
+        known = [(one, self._point(one, desk.brief.spaces)) for one, _ in self._best(found, desk)]
+        best = [(one, point) for one, point in known if point is not None]
         made: dict[str, Candidate] = {}
-        for first in best[:PARENTS]:
-            for second in best[: PARENTS + 1]:
-                alike = first.backend == second.backend and first.params.keys() == second.params.keys()
-                if first.id == second.id or not alike:
-                    continue
-                for knob in sorted(first.params):
-                    params = first.params | {knob: second.params[knob]}
-                    hypothesis = Hypothesis(mechanism=first.hypothesis.mechanism)
-                    one = self._candidate(
-                        f"{first.name} x {second.name}", first.backend, params, "merge", hypothesis
-                    )
+        for first, at in best[:PARENTS]:
+            for second, other in best[: PARENTS + 1]:
+                for point in crossed(at, other):
+                    one = self._at(desk, point, "merge", f"{first.name} x {second.name}")
                     if one.id not in found:
-                        made[one.id] = one
+                        made[one.id] = msgspec.structs.replace(one, parents=(first.id, second.id))
         return list(made.values())[: self._batch]
 
-    def _try(
-        self, desk: Desk, candidates: Sequence[Candidate], found: dict[str, tuple[Candidate, Told]]
-    ) -> None:
+    def _point(self, candidate: Candidate, spaces: Sequence[Space]) -> Point | None:
+        """Where a candidate lies: it was drawn there, or its parameters are those of a space."""
+        if candidate.id in self._points or candidate.patch is not None:
+            return self._points.get(candidate.id)
+        for space in spaces:
+            point = point_of(space, candidate.backend, candidate.params)
+            if point is not None:
+                return point
+        return None
+
+    def _try(self, desk: Desk, candidates: Sequence[Candidate], found: Found) -> None:
         """Have candidates tried, as many at a time as fit a trial."""
         for start in range(0, len(candidates), self._batch):
             group = list(candidates[start : start + self._batch])
             for one, told in zip(group, desk.trial(group), strict=True):
                 found.setdefault(one.id, (one, told))
 
-    def _best(self, found: Mapping[str, tuple[Candidate, Told]], desk: Desk) -> list[tuple[Candidate, Told]]:
+    def _best(self, found: Found, desk: Desk) -> list[tuple[Candidate, Told]]:
         """Candidates that beat the null control, best first."""
         null = found.get(self._null(desk).id)
-        least = 0.0 if null is None else max(0.0, _value(null[1]))
+        least = 0.0 if null is None else max(0.0, value(null[1]))
         alive = [
             (one, told)
             for one, told in found.values()
-            if told.passed and one.origin != "null" and _value(told) > least
+            if told.passed and one.origin != "null" and value(told) > least
         ]
-        return sorted(alive, key=lambda pair: (-_value(pair[1]), pair[0].id))
+        return sorted(alive, key=lambda pair: (-value(pair[1]), pair[0].id))
 
     def _candidate(
         self, name: str, backend: str, params: Mapping[str, Param], origin: Origin, hypothesis: Hypothesis
@@ -174,25 +176,3 @@ class OfflineExplorer:
             origin=origin,
             explorer=self._name,
         )
-
-
-def _study(seed: int) -> optuna.study.Study:
-    """A study in memory.
-
-    Raises:
-        ModelError: Optuna is not installed.
-    """
-    try:
-        import optuna  # noqa: PLC0415 - an extra
-    except ImportError:
-        raise ModelError("the offline explorer needs Optuna; install specpilot-harness[loop]") from None
-    optuna.logging.set_verbosity(optuna.logging.WARNING)
-    sampler = optuna.samplers.TPESampler(seed=seed, n_startup_trials=STARTUP)
-    return optuna.create_study(direction="maximize", sampler=sampler)
-
-
-def _value(told: Told) -> float:
-    """What the sampler maximises: the log speedup, where the candidate is lossless."""
-    if told.effect is None or told.outcome not in ("PASSED", "ACCEPT", "NO_GAIN", "INCONCLUSIVE"):
-        return FAILED
-    return max(FAILED, math.log(told.effect.point))

@@ -109,12 +109,13 @@ def traits_of(job: Job) -> dict[str, Trait]:
 
 
 def preconditions_for(
-    backend: str, params: Mapping[str, Param], traits: Mapping[str, Trait]
+    backend: Trait, params: Mapping[str, Param], traits: Mapping[str, Trait]
 ) -> tuple[Predicate, ...]:
     """What a mechanism certainly needs, from where it was found."""
-    needed = [
-        Predicate(trait="backend", op="eq", values=(backend,), reason="its parameters are this backend's")
-    ]
+    needed = []
+    if backend is not None:
+        reason = "its parameters are this backend's"
+        needed.append(Predicate(trait="backend", op="eq", values=(backend,), reason=reason))
     target = traits.get("target")
     if "drafter" in params and target is not None:
         needed.append(

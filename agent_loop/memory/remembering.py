@@ -38,7 +38,10 @@ def rememberer(
             backend=candidate.backend,
             params=candidate.params,
             patch=candidate.patch,
-            preconditions=preconditions_for(candidate.backend, candidate.params, traits),
+            # A patch brings its own door to the engine that it was found on.
+            preconditions=preconditions_for(
+                candidate.backend if candidate.patch is None else traits["backend"], candidate.params, traits
+            ),
             derived_from=candidate.parents,
         )
         effect = verdict.effect if verdict.stage == "confirm" else None
@@ -70,6 +73,7 @@ def recaller(
 ) -> Callable[[str, int], list[Recalled]]:
     """Answers an explorer's question from the memory."""
     traits = traits_of(job)
+    stock = next(arm for arm in job.plan.arms if arm.kind == "stock")
     gaps = {} if ceiling is None else {"": ceiling.closable_share}
     if ceiling is not None:
         gaps |= {gap.component: gap.share * ceiling.closable_share for gap in ceiling.gaps}
@@ -81,6 +85,7 @@ def recaller(
             one
             for one in known
             if all(word in f"{one.mechanism.name} {one.mechanism.explanation}".lower() for word in wanted)
+            and (one.mechanism.backend, one.mechanism.params) != (stock.backend, stock.params)  # stock has it
         ]
         return [
             Recalled(

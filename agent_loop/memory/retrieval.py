@@ -34,6 +34,7 @@ class Known(NamedTuple):
 
     mechanism: Mechanism
     evidence: tuple[Evidence, ...]
+    retired: str | None = None  # why it is kept out of every answer
 
 
 class Match(NamedTuple):

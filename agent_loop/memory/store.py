@@ -10,7 +10,7 @@ from agent_loop.memory.records import Evidence, Mechanism, State
 from agent_loop.memory.retrieval import Known, key_of
 from agent_loop.sqlite import open_file
 from harness.codec import canonical_json, from_json
-from harness.errors import InvalidRun
+from harness.errors import InvalidRun, UsageError
 
 VERSION = 1
 SCHEMA = """
@@ -59,8 +59,14 @@ class Memory:
         self._db.execute("COMMIT")
 
     def retire(self, mechanism: str, reason: str) -> None:
-        """Keep a record out of every answer: stock has it, or what found it had a hole."""
-        self._db.execute("UPDATE mechanism SET retired = ? WHERE id = ?", (reason, mechanism))
+        """Keep a record out of every answer: stock has it, or what found it had a hole.
+
+        Raises:
+            UsageError: there is no such record.
+        """
+        done = self._db.execute("UPDATE mechanism SET retired = ? WHERE id = ?", (reason, mechanism))
+        if not done.rowcount:
+            raise UsageError(f"the memory holds no record {mechanism}; `loop memory` lists them")
 
     def conflict(self, one: str, other: str, reason: str) -> None:
         """Note that two records did not go together."""
@@ -74,9 +80,9 @@ class Memory:
     def known(self, *, retired: bool = False) -> list[Known]:
         """Records with their evidence, oldest first."""
         where = "" if retired else "WHERE retired IS NULL"
-        rows = self._db.execute(f"SELECT id, body FROM mechanism {where} ORDER BY rowid").fetchall()  # noqa: S608
+        rows = self._db.execute(f"SELECT id, body, retired FROM mechanism {where} ORDER BY rowid").fetchall()  # noqa: S608
         found = []
-        for name, body in rows:
+        for name, body, reason in rows:
             evidence = self._db.execute(
                 "SELECT body FROM evidence WHERE mechanism = ? ORDER BY rowid", (name,)
             ).fetchall()
@@ -84,13 +90,16 @@ class Memory:
                 Known(
                     from_json(body, Mechanism, f"mechanism {name}"),
                     tuple(from_json(row[0], Evidence, f"evidence of {name}") for row in evidence),
+                    reason,
                 )
             )
         return found
 
 
 def state_of(known: Known) -> State:
-    """Where a record stands, from its evidence."""
+    """Where a record stands: a person has retired it, or its evidence says."""
+    if known.retired is not None:
+        return "retired"
     accepted = {row.deployment for row in known.evidence if row.positive}
     refused = any(not row.positive for row in known.evidence)
     if not accepted:

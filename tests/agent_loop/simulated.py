@@ -16,6 +16,7 @@ from agent_loop.controller.controlling import Controller, State
 from agent_loop.controller.database import Database
 from agent_loop.controller.trials import Bench
 from agent_loop.executors.protocol import ConfirmRequest, TrialFailed
+from agent_loop.explorers.tuning import tune
 from agent_loop.protocols import Brief, Knob, Recalled, Space
 from agent_loop.records import Budget, Candidate, Verdict
 from harness.oracle.stored import StoredRun
@@ -355,6 +356,7 @@ class Stage:
         self.recalled: list[Recalled] = hooks.pop("recalled", [])
         self.floor: Callable[[Response], float] = hooks.pop("floor", lambda _: 0.0)
         self.remembered: list[tuple[Candidate, Verdict]] = []
+        self.conflicts: list[tuple[str, str, str]] = []
 
     def controller(self, at: Callable[[State], None] = lambda _: None) -> Controller:
         folders = Folders(self.root)
@@ -385,5 +387,9 @@ class Stage:
             keys=self.root / "keys",
             recall=lambda words, limit: self.recalled[:limit],
             remember=lambda one, verdict: self.remembered.append((one, verdict)),
+            tuner=lambda trial: tune(
+                trial, self.loop.tuning_space, self.loop.plan.tune.trials, self.loop.plan.tune.batch, 0
+            ),
+            conflict=lambda one, other, reason: self.conflicts.append((one, other, reason)),
             at=at,
         )

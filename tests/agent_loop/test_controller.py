@@ -10,11 +10,11 @@ from typing import Any, get_args
 import msgspec
 import pytest
 
-from agent_loop.campaign import Controls, ExplorerSpec, Rules
+from agent_loop.campaign import Controls, ExplorerSpec, Rules, Tuning
 from agent_loop.controller.controlling import State
 from agent_loop.controller.database import Database
 from agent_loop.explorers.offline import OfflineExplorer
-from agent_loop.protocols import BudgetSpent, Desk
+from agent_loop.protocols import BudgetSpent, Desk, Knob
 from agent_loop.records import Budget, Candidate, Hypothesis, Told
 from harness.errors import DataError, InvalidRun, UsageError
 from harness.plan import Param
@@ -64,7 +64,8 @@ def final(root: Path) -> dict[str, str]:
     """Newest outcome of every candidate, and the slots."""
     opened = database(root)
     found = {one.id: verdict.outcome for one in opened.candidates() if (verdict := opened.last(one.id))}
-    return {**found, "slots": str([(slot.candidate, slot.line) for slot in opened.slots()])}
+    tuning = str([(one.params, verdict.outcome) for one, verdict in opened.tuning()])
+    return {**found, "tuning": tuning, "slots": str([(slot.candidate, slot.line) for slot in opened.slots()])}
 
 
 def tells(found: list[Told], *candidates: Candidate, submit: bool = False) -> Callable[[Desk], None]:
@@ -219,9 +220,10 @@ def test_an_explorer_that_breaks_ends_alone(tmp_path: Path) -> None:
 
 
 def campaign(root: Path, state: str | None = None) -> None:
-    """A campaign that finds, measures, confirms and ablates; it is killed where `state` is reached."""
+    """A campaign that tunes, finds, confirms, stacks and ablates; it is killed where `state` is reached."""
     root.mkdir(exist_ok=True)
-    loop = make_loop(ablate=make_loop().plan.screen)
+    tuning = Tuning(trials=2, knobs=(Knob(name="width", values=(1, 2, 3)),))
+    loop = make_loop(ablate=make_loop().plan.screen, tune=tuning)
     host = Host(root, lambda params: width(params) * (1.02 if params.get("turbo") else 1.0))
 
     def die(reached: State) -> None:

@@ -21,6 +21,8 @@ from agent_loop.memory.remembering import recaller, rememberer
 from agent_loop.memory.retrieval import Known, freshness, retrieve, transfer
 from agent_loop.memory.store import Memory, state_of
 from agent_loop.records import Candidate, Effect, Hypothesis, Outcome, Verdict
+from harness.cli import main
+from harness.errors import EXIT_OK, EXIT_USAGE, UsageError
 from tests.agent_loop.simulated import BACKEND, Host, Stage, make_loop
 
 NOW = datetime.datetime(2026, 1, 2, tzinfo=datetime.UTC)
@@ -74,8 +76,47 @@ def test_what_is_stored_comes_back_and_a_row_twice_is_one(tmp_path: Path) -> Non
     assert again.known() == [Known(one, (evidence(one),))]
     again.retire(one.id, "stock has it")
     assert again.known() == []
-    assert len(again.known(retired=True)) == 1
+    (left,) = again.known(retired=True)
+    assert state_of(left) == "retired"
+    with pytest.raises(UsageError, match="holds no record nothing"):
+        again.retire("nothing", "of that name")
     again.close()
+
+
+def test_a_person_retires_a_record_from_the_command_line(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    memory, path = mechanism(4), tmp_path / "memory.sqlite"
+    opened = Memory(path)
+    opened.add(memory, evidence(memory))
+    opened.close()
+    words = ["loop", "memory", "--memory", str(path)]
+    assert main([*words, "--retire", memory.id]) == EXIT_USAGE
+    assert "go together" in capsys.readouterr().err
+    assert main([*words, "--retire", memory.id, "--because", "stock has it"]) == EXIT_OK
+    assert "retired" in capsys.readouterr().out
+    opened = Memory(path)
+    assert opened.known() == []
+    opened.close()
+
+
+def test_what_stock_does_already_is_not_recalled(tmp_path: Path) -> None:
+    memory, job = Memory(tmp_path / "m.sqlite"), make_loop().job
+    for width in (2, 6):  # 2 is stock's
+        one = mechanism(width)
+        memory.add(one, evidence(one, traits=traits_of(job)))
+    assert [one.params for one in recaller(memory, job, None, lambda: NOW)("", 8)] == [{"width": 6}]
+    memory.close()
+
+
+def test_a_patch_is_recalled_on_the_engine_that_it_was_found_on(tmp_path: Path) -> None:
+    memory, job = Memory(tmp_path / "m.sqlite"), make_loop().job
+    patched = msgspec.structs.replace(candidate(), backend="edited:open_session", patch="text")
+    told = Verdict(candidate_id=patched.id, stage="confirm", outcome="ACCEPT", detail="", effect=EFFECT)
+    rememberer(memory, job, None, "campaign", lambda: NOW)(patched, told)
+    (found,) = recaller(memory, job, None, lambda: NOW)("", 8)
+    assert (found.backend, found.patch) == ("edited:open_session", "text")
+    memory.close()
 
 
 def test_a_failed_precondition_hides_a_record_and_an_unknown_one_marks_it() -> None:

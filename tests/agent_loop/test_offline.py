@@ -2,9 +2,12 @@ from __future__ import annotations
 
 from pathlib import Path
 
+from agent_loop.campaign import ExplorerSpec
 from agent_loop.controller.database import Database
+from agent_loop.explorers.knobs import Point, crossed, point_of
 from agent_loop.explorers.offline import OfflineExplorer
-from agent_loop.protocols import Knob, Space
+from agent_loop.protocols import Edit, Knob, Space
+from agent_loop.records import Budget, Candidate
 from tests.agent_loop.simulated import BACKEND, Host, Stage, make_loop
 
 SPACES = (
@@ -41,8 +44,69 @@ def test_the_null_control_is_tried_first_and_never_submitted(tmp_path: Path) -> 
 
 
 def test_a_small_space_is_searched_to_its_end_and_left(tmp_path: Path) -> None:
-    loop = make_loop(explorers=(make_loop().plan.explorers[0].__class__(name="offline", kind="offline"),))
+    loop = make_loop(explorers=(ExplorerSpec(name="offline", kind="offline"),))
     stage = Stage(tmp_path, Host(tmp_path, lambda params: 1.0), loop)
     stage.controller().run([OfflineExplorer("offline", batch=3)])
     found = {str(one.params) for one in Database(tmp_path / "loop.sqlite", str, readonly=True).candidates()}
     assert found == {str({"width": n}) for n in (2, 3, 4, 6)}
+
+
+EDITED = (
+    Space(
+        mechanism="edited n-gram drafts",
+        backend="reference_mechanisms.backend:open_session",
+        knobs=(Knob(name="width", values=(3, 4)), Knob(name="form", values=("a", "b"))),
+        edits=(
+            Edit(
+                name="most",
+                module="reference_mechanisms.drafters.ngram",
+                kind="schedule",
+                at="NgramDrafter._one",
+                values=(0, 1, 2),
+                old="min(self._drafts, limit)",
+                new="min(self._drafts, limit, {value})",
+            ),
+        ),
+    ),
+)
+
+
+def edited(root: Path) -> list[Candidate]:
+    root.mkdir()
+    budget = Budget(trials=8)
+    explorer = ExplorerSpec(name="offline", kind="offline", batch=3, budget=budget)
+    loop = make_loop(spaces=EDITED, explorers=(explorer,), seed=3)
+    host = Host(root, lambda params: 1.0 + (int(params.get("width", 2)) - 2) / 20.0, noise=0.001)
+    stage = Stage(root, host, loop)
+    stage.controller().run([OfflineExplorer("offline", batch=3)])
+    return Database(root / "loop.sqlite", str, readonly=True).candidates()
+
+
+def test_edits_are_searched_like_knobs_and_travel_as_patches(tmp_path: Path) -> None:
+    found, again = edited(tmp_path / "a"), edited(tmp_path / "b")
+    assert [one.id for one in found] == [one.id for one in again]
+    patched = [one for one in found if one.origin == "transform"]
+    plain = [one for one in found if one.origin == "search"]
+    assert plain
+    assert all(one.patch is None for one in plain)
+    assert len({one.patch for one in patched}) == 2  # one of each changed value
+    for one in patched:
+        assert one.patch is not None
+        assert one.backend == "edited_engine:open_session"
+        assert "limit, 1)" in one.patch or "limit, 2)" in one.patch
+        assert one.patch.count("+++ b/") == 2  # nothing of an earlier candidate was left in the worktree
+
+
+def test_points_of_one_space_are_crossed_value_by_value() -> None:
+    (space,) = EDITED
+    first = Point(space, {"width": 3, "form": "a", "most": 0})
+    second = Point(space, {"width": 4, "form": "a", "most": 2})
+    assert [one.values for one in crossed(first, second)] == [
+        {"width": 3, "form": "a", "most": 2},
+        {"width": 4, "form": "a", "most": 0},
+    ]
+    assert list(crossed(first, Point(SPACES[0], {"width": 4, "form": "b"}))) == []
+    assert point_of(space, space.backend, {"width": 3, "form": "a"}) == first
+    assert point_of(space, space.backend, {"width": 9, "form": "a"}) is None
+    assert point_of(space, BACKEND, {"width": 3, "form": "a"}) is None
+    assert point_of(space, space.backend, {"width": 3}) is None

@@ -78,9 +78,8 @@ def open_arm(deployment: Deployment, arm: ArmSpec, name: str | None = None, lane
             f"--mechanism: {arm.params['drafter']!r} drafts what was recorded of each prompt beforehand, "
             "which a server cannot do; choose another"
         )
-    batching = next((one for one in arm.params if one.startswith("batch_") or one == "step_costs"), None)
-    if batching is not None:
-        raise UsageError(f"--mechanism: `{batching}` is not served yet; leave it out, and give --lanes N")
+    if lanes > 1 and "batch_slots" in arm.params:
+        raise UsageError("--lanes and `batch_slots` both say how many decode at a time; leave one out")
     if lanes > 1 and "two_level" in arm.params:
         raise UsageError("--lanes above 1 does not go with `two_level`; leave one of them out")
     if deployment.device == "remote":
@@ -95,9 +94,10 @@ def open_arm(deployment: Deployment, arm: ArmSpec, name: str | None = None, lane
         eos_token_ids=model.eos_token_ids,
     )
     version = metadata.version("specpilot-harness")
-    about = About(served, str(model.path), version, _settings(deployment, arm, version, lanes))
+    arm = _with_lanes(arm, lanes)
+    about = About(served, str(model.path), version, _settings(deployment, arm, version))
     text = HuggingFaceText(PromptTokenizer(model.path).inner)
-    return Opened(about, text, lambda: _engine(deployment, arm, lanes))
+    return Opened(about, text, lambda: _engine(deployment, arm))
 
 
 def _with_usage_errors(run: Run) -> Run:
@@ -113,20 +113,36 @@ def _with_usage_errors(run: Run) -> Run:
     return guarded
 
 
-def _engine(deployment: Deployment, arm: ArmSpec, lanes: int) -> BatchEngine:
+def _with_lanes(arm: ArmSpec, lanes: int) -> ArmSpec:
+    """The arm with as many slots as requests may decode at a time."""
+    from msgspec.structs import replace  # noqa: PLC0415
+
+    return arm if lanes == 1 else replace(arm, params={**arm.params, "batch_slots": lanes})
+
+
+def _slots(arm: ArmSpec) -> int:
+    """Requests that decode at a time."""
+    from reference_mechanisms.arms import ParameterError, parse_settings  # noqa: PLC0415
+
+    try:
+        batching = parse_settings(arm.params).batching
+    except ParameterError as error:
+        raise UsageError(f"--mechanism: {error}") from None
+    return 1 if batching is None else batching.slots
+
+
+def _engine(deployment: Deployment, arm: ArmSpec) -> BatchEngine:
     from reference_mechanisms.backend import open_session  # noqa: PLC0415
-    from reference_mechanisms.batching.opening import open_batcher  # noqa: PLC0415
-    from reference_mechanisms.batching.settings import BatchSettings  # noqa: PLC0415
     from reference_mechanisms.serving.one_by_one import OneByOne  # noqa: PLC0415
 
     session = open_session(deployment, [arm])
-    if lanes > 1:
-        decoder, drafter, settings = session.parts(arm.name, lanes)
-        return open_batcher(decoder, drafter, None, settings, BatchSettings(slots=lanes), session.close)
+    batcher = session.batcher(arm.name)
+    if batcher is not None:
+        return batcher
     return OneByOne(lambda request: session.events(arm.name, [request]), session.close)
 
 
-def _settings(deployment: Deployment, arm: ArmSpec, version: str, lanes: int) -> dict[str, Any]:
+def _settings(deployment: Deployment, arm: ArmSpec, version: str) -> dict[str, Any]:
     """What `/server_info` tells."""
     drafter = arm.params.get("drafter")
     speculation = {
@@ -142,7 +158,7 @@ def _settings(deployment: Deployment, arm: ArmSpec, version: str, lanes: int) ->
             "model_config.dtype": deployment.target.dtype,
             "model_config.max_model_len": deployment.context_length,
             "cache_config.enable_prefix_caching": False,
-            "scheduler_config.max_num_seqs": lanes,
+            "scheduler_config.max_num_seqs": _slots(arm),
             **{key: value for key, value in speculation.items() if value is not None},
         },
     }

@@ -34,7 +34,8 @@ from reference_mechanisms.arm_targets import (
     two_levels,
 )
 from reference_mechanisms.arms import ArmSettings, ParameterError, parse_settings
-from reference_mechanisms.batching.opening import decoded, ration_of
+from reference_mechanisms.batching.batcher import Batcher
+from reference_mechanisms.batching.opening import Runners, decoded, hold_buckets, open_batcher, ration_of
 from reference_mechanisms.batching.rationing import Ration
 from reference_mechanisms.drafters.binding import bind
 from reference_mechanisms.drafters.detectors import Finding
@@ -48,7 +49,7 @@ from reference_mechanisms.engine.lanes import Lanes
 from reference_mechanisms.engine.probe import Probe, probe, probe_lane
 from reference_mechanisms.engine.rules import Rules
 from reference_mechanisms.engine.target import Target
-from reference_mechanisms.errors import DrafterError, RequestError, TargetError
+from reference_mechanisms.errors import DrafterError, MechanismError, RequestError, TargetError
 from reference_mechanisms.request import Event, Request, Sampling
 from reference_mechanisms.targets.loading import load_target
 from reference_mechanisms.weight12.errors import WeightError
@@ -103,7 +104,9 @@ class ReferenceSession:
             self._digests = {name: weights_sha256(one.path) for name, one in self._folders.items()}
             self._tree_figures = tree_figures(self._arms, self._loaded, self._digests)
             self._two_level = two_levels(self._arms, self._loaded, self._dense, taps)
+            hold_buckets(self._arms, self._target)
             self._lanes = lanes_of(self._arms, self._target, deployment.context_length)
+        self.runners = Runners()
 
         def decoder(name: str | None, lanes: Lanes | None, nodes: int = 0) -> Decoder:
             target = self._dense.get(name or "", self._target)
@@ -194,7 +197,7 @@ class ReferenceSession:
         """
         ration = ration_of(self._arms[arm], self._bound.get(arm))
         decoder, drafter, settings = self.parts(arm, len(requests), ration)
-        yield from decoded(decoder, drafter, ration, settings, requests)
+        yield from decoded(decoder, drafter, ration, settings, requests, self.runners)
 
     def parts(
         self, arm: str, count: int, ration: Ration | None = None
@@ -207,13 +210,29 @@ class ReferenceSession:
             drafter = self._two_level[arm].drafter(drafter, count)
         return self._decoders[arm], self._wrap[arm](drafter) if arm in self._wrap else drafter, settings
 
+    def batcher(self, arm: str) -> Batcher | None:
+        """An engine for requests that come and go, which closes the session; None: the arm does not batch.
+
+        Raises:
+            UsageError: its table of costs, or the target, cannot be used.
+        """
+        batching = self._arms[arm].batching
+        if batching is None:
+            return None
+        ration = ration_of(self._arms[arm], self._bound.get(arm))
+        decoder, drafter, settings = self.parts(arm, batching.slots, ration)
+        try:
+            return open_batcher(decoder, drafter, ration, settings, batching, self.close, self.runners)
+        except MechanismError as error:
+            raise UsageError(f"arms[{arm}].params: {error}") from None
+
     def close(self) -> None:
         """Let go of weights and caches."""
         self._decoders.clear()
         self._bound.clear()
         self._two_level.clear()
         self._dense.clear()
-        del self._target, self._loaded, self._recorder, self._lanes
+        del self._target, self._loaded, self._recorder, self._lanes, self.runners
         if self._deployment.device == "cuda":
             torch.cuda.empty_cache()
 

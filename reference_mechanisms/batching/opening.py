@@ -2,24 +2,83 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Hashable, Iterator, Mapping, Sequence
 
-from reference_mechanisms.arms import ArmSettings
+from reference_mechanisms.arms import ArmSettings, ParameterError
 from reference_mechanisms.batching.batcher import Batcher, Drafts
+from reference_mechanisms.batching.bucket_running import BucketRunner, dense_target, shapes_for
 from reference_mechanisms.batching.costs import StepCosts, read_costs
 from reference_mechanisms.batching.rationing import Ration
-from reference_mechanisms.batching.running import PackedRunner
+from reference_mechanisms.batching.running import PackedRunner, Runner
 from reference_mechanisms.batching.settings import BatchSettings
 from reference_mechanisms.drafters.binding import Bound
-from reference_mechanisms.drafters.protocol import Drafter
+from reference_mechanisms.drafters.protocol import ContextDrafter, Drafter
 from reference_mechanisms.engine.decode import Decoder
-from reference_mechanisms.errors import RequestError
+from reference_mechanisms.engine.graphs import Graphs
+from reference_mechanisms.engine.target import Target
+from reference_mechanisms.errors import RequestError, TargetError
 from reference_mechanisms.request import Event, Request
 
 
 def ration_of(arm: ArmSettings, bound: Bound | None) -> Ration | None:
     """What shares that which the arm's drafter drafted; None: nothing that its drafter would tell."""
     return Ration() if arm.rationed(bound) else None
+
+
+def hold_buckets(arms: Mapping[str, ArmSettings], target: Target) -> None:
+    """Hold that the target runs in the steps of arms with `batch_buckets`.
+
+    Raises:
+        ParameterError: naming the arm.
+    """
+    for name, arm in arms.items():
+        if arm.batching is not None and arm.batching.buckets:
+            try:
+                dense_target(target)
+            except TargetError as error:
+                raise ParameterError(f"arms[{name}].params: {error}") from None
+
+
+class Runners:
+    """Recorded steps that batch after batch takes up again; one batch runs in each at a time."""
+
+    def __init__(self) -> None:
+        """Nothing is recorded."""
+        self._made: dict[Hashable, BucketRunner] = {}
+
+    def __len__(self) -> int:
+        """How many there are."""
+        return len(self._made)
+
+    def of(
+        self,
+        target: Target,
+        slots: int,
+        capacity: int,
+        most: int,
+        costs: StepCosts | None,
+        taps: Sequence[int],
+    ) -> BucketRunner:
+        """The runner of these sizes; recorded when it is first asked for.
+
+        Args:
+            target: the model.
+            slots: requests at a time.
+            capacity: most positions of a request.
+            most: rows of a request in a step.
+            costs: whose shapes are recorded; None: those worth having without.
+            taps: layers that the drafter reads.
+
+        Raises:
+            TargetError: steps of fixed shape cannot run the target, or do not fit the device.
+        """
+        shapes = shapes_for(slots, most - 1, costs)
+        key = (id(target), slots, capacity, most, tuple(sorted(shapes)), tuple(taps))
+        if key not in self._made:
+            made = BucketRunner(target, slots, capacity, most, shapes, Graphs(target.device))
+            made.record(taps)
+            self._made[key] = made
+        return self._made[key]
 
 
 def open_batcher(
@@ -29,6 +88,7 @@ def open_batcher(
     arm: ArmSettings,
     settings: BatchSettings,
     close: Callable[[], None] = lambda: None,
+    runners: Runners | None = None,
 ) -> Batcher:
     """A batcher with everything that is switched on.
 
@@ -39,20 +99,34 @@ def open_batcher(
         arm: what the drafter is.
         settings: of batching.
         close: lets go of what decoder and drafter came from, when the batcher is closed.
+        runners: recorded steps to take up again; the batcher before on the same ones is over then. None:
+            record anew.
 
     Raises:
         FiguresError: the table of costs cannot be read.
         CostError: it holds no usable table.
+        TargetError: steps of fixed shape cannot run the target, or do not fit the device.
     """
-    most, turns = arm.plain_rows - 1, decoder.turns
+    most, turns, target = arm.plain_rows - 1, decoder.turns, decoder.target
     costs: StepCosts | None = None if settings.costs is None else read_costs(settings.costs)[1]
-    runner = PackedRunner(decoder.target, settings.slots, turns.capacity + most + 1)
     drafts = Drafts(drafter, most, ration, arm.tree is not None)
+    runner: Runner
+    if settings.buckets:
+        taps = drafter.taps if isinstance(drafter, ContextDrafter) else ()
+        sizes = (settings.slots, turns.capacity, most + 1)
+        runner = (Runners() if runners is None else runners).of(target, *sizes, costs, taps)
+    else:
+        runner = PackedRunner(target, settings.slots, turns.capacity + most + 1)
     return Batcher(runner, turns, drafts, settings, costs, close)
 
 
 def decoded(
-    decoder: Decoder, drafter: Drafter, ration: Ration | None, arm: ArmSettings, requests: Sequence[Request]
+    decoder: Decoder,
+    drafter: Drafter,
+    ration: Ration | None,
+    arm: ArmSettings,
+    requests: Sequence[Request],
+    runners: Runners | None = None,
 ) -> Iterator[Event]:
     """Events of a batch as the arm decodes it: as it came, or `batch_slots` at a time.
 
@@ -62,6 +136,7 @@ def decoded(
         ration: that the drafter was made with.
         arm: its settings.
         requests: the batch; `slot` of an event is the place in it.
+        runners: as of `open_batcher`.
 
     Raises:
         RequestError: a request cannot be served.
@@ -71,7 +146,7 @@ def decoded(
         return
     for request in requests:
         decoder.turns.check(request)
-    engine = open_batcher(decoder, drafter, ration, arm, arm.batching)
+    engine = open_batcher(decoder, drafter, ration, arm, arm.batching, runners=runners)
     places = {engine.submit(request): place for place, request in enumerate(requests)}
     while engine.busy:
         for name, outcome in engine.step():

@@ -20,7 +20,7 @@ FIELDS = (
     "batch_buckets",
     "step_costs",
 )
-NEED_COSTS = ("batch_budget", "batch_adaptive", "batch_tree_budget", "batch_buckets")
+NEED_COSTS = ("batch_budget", "batch_adaptive", "batch_tree_budget")
 MAX_SLOTS = 512
 
 
@@ -39,7 +39,7 @@ class BatchSettings:
     tree_budget: bool = False  # nodes of trees shared by path probability
     cohorts: bool = False  # two, drafting beside verifying
     prefill_rows: int | None = 256  # prompt rows of a step while others decode; None: whole prompts
-    buckets: bool = False  # rows padded to the shapes of the table
+    buckets: bool = False  # steps of fixed shape, recorded: those of the table, or `costs.bucket_shapes`
     costs: Path | None = None  # file of the measured table
 
     @property
@@ -82,10 +82,6 @@ def parse_batching(params: Mapping[str, object], *, tree: bool, hosted: bool) ->
         buckets=_switch(params, "batch_buckets"),
         costs=Path(costs) if isinstance(costs, str) else None,
     )
-    if found.buckets:
-        raise BatchingError(
-            "`batch_buckets` is planned and simulated only: batches have no recorded graphs yet; leave it out"
-        )
     for field in NEED_COSTS:
         if params.get(field) is True and found.costs is None:
             raise BatchingError(
@@ -110,6 +106,8 @@ def refuse_combinations(settings: BatchSettings, *, tree: bool, hosted: bool) ->
         raise BatchingError("`batch_tree_budget` shares the nodes of a `tree`; give its number of nodes")
     if settings.budget and tree:
         raise BatchingError("`batch_budget` shares chains; for a `tree` give `batch_tree_budget`")
+    if settings.buckets and tree:
+        raise BatchingError("`batch_buckets` verifies chains; leave out `tree` or `batch_buckets`")
     if tree and not settings.ragged:
         raise BatchingError("`batch_ragged` = false cuts chains; it does not go with `tree`")
     if hosted and (settings.budget or settings.tree_budget):

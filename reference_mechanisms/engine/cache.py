@@ -107,6 +107,10 @@ class KVCache:
             raise ValueError(f"positions {start}..{start + count} lie outside a cache of {self.capacity}")
         return self._data[:, slot, :, start : start + count].unbind(0)
 
+    def places(self) -> tuple[Tensor, ...]:
+        """All of it, per layer: [slots, 2 x kv_heads, capacity, head_dim], keys before values."""
+        return self._data.unbind(0)
+
     def read(self, layer: int, slot: int, places: Tensor) -> tuple[Tensor, Tensor]:
         """A copy of the keys and of the values at some positions, each [kv_heads, positions, head_dim].
 

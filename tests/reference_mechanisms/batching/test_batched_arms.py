@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import pytest
 
 from harness.errors import UsageError
@@ -38,12 +40,13 @@ def session(deployment: Deployment, tmp_path_factory: pytest.TempPathFactory) ->
             arm("plain", drafter="none"),
             arm("slots", drafter="ngram", drafts=4, ngram_min=1, batch_slots=2, batch_prefill_rows=3),
             arm("shared", **dspark, **costs, batch_budget=True, batch_adaptive=True),
+            arm("buckets", **dspark, **costs, batch_budget=True, batch_adaptive=True, batch_buckets=True),
             arm("trees", **dspark, **costs, tree=8, batch_tree_budget=True),
         ],
     )
 
 
-@pytest.mark.parametrize("name", ["slots", "shared", "trees"])
+@pytest.mark.parametrize("name", ["slots", "shared", "buckets", "trees"])
 def test_an_arm_that_batches_emits_the_same_ids_from_the_same_logits(
     session: ReferenceSession, name: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -80,6 +83,19 @@ def test_two_level_arms_do_not_batch(deployment: Deployment) -> None:
         open_session(deployment, [both])
 
 
-def test_what_cannot_be_done_is_refused_by_name(deployment: Deployment) -> None:
-    with pytest.raises(UsageError, match="`batch_buckets` is planned and simulated only"):
-        open_session(deployment, [arm("graphs", drafter="none", batch_buckets=True)])
+def test_recorded_steps_are_taken_up_again(session: ReferenceSession) -> None:
+    one = DecodeRequest(request_id="r", prompt_token_ids=(256, 40), sampling=Sampling(max_tokens=9))
+    found = [list(session.stream("buckets", [one])) for _ in range(2)]
+    assert found[0] == found[1]
+    assert len(session.runners) == 1
+
+
+def test_what_cannot_be_done_is_refused_by_name(
+    deployment: Deployment, hybrid_folder: Path, tmp_path: Path
+) -> None:
+    with pytest.raises(UsageError, match=r"arms\[graphs\].*`batch_buckets` needs a target with attention"):
+        open_session(deployment_of(hybrid_folder), [arm("graphs", drafter="none", batch_buckets=True)])
+    folder = folder_of("dspark", tmp_path)
+    trees = arm("trees", drafter="dspark", checkpoint=folder, tree=4, batch_buckets=True)
+    with pytest.raises(UsageError, match="`batch_buckets` verifies chains"):
+        open_session(deployment, [trees])

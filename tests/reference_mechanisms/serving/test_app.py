@@ -72,7 +72,14 @@ def test_greedy_ids_are_those_of_the_engine(
     assert choice["prompt_token_ids"] == list(prompt)
 
 
-@pytest.mark.parametrize("params", [{"drafter": "none"}, {"drafter": "ngram", "drafts": 4}], ids=str)
+TOGETHER: tuple[dict[str, str | int], ...] = (
+    {"drafter": "none"},
+    {"drafter": "ngram", "drafts": 4},
+    {"drafter": "ngram", "drafts": 4, "batch_buckets": True, "batch_prefill_rows": 3},
+)
+
+
+@pytest.mark.parametrize("params", TOGETHER, ids=str)
 def test_requests_that_decode_together_get_what_each_would_alone(
     deployment: Deployment, session: ReferenceSession, params: dict[str, str | int]
 ) -> None:

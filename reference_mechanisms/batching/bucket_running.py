@@ -1,0 +1,182 @@
+"""Steps of the batch loop in shapes that are recorded once: the smallest bucket that holds a step."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+
+import torch
+from torch import Tensor
+
+from reference_mechanisms.batching.costs import StepCosts, bucket_shapes
+from reference_mechanisms.batching.running import Ran
+from reference_mechanisms.engine.cache import KVCache
+from reference_mechanisms.engine.graphs import Graphs, Program, hold_fit
+from reference_mechanisms.engine.prompt_step import PIECE
+from reference_mechanisms.engine.rows import Rows
+from reference_mechanisms.engine.slot_prompt import SlotPrompt
+from reference_mechanisms.engine.slot_step import Shape, Sitting, SlotBuffers, SlotStep
+from reference_mechanisms.engine.target import Target
+from reference_mechanisms.errors import TargetError
+from reference_mechanisms.kernels.slots.choice import slot_kernels_for
+from reference_mechanisms.targets.llama import LlamaTarget
+
+Heard = Callable[[int, int], None]  # shapes recorded, and how many there are
+
+
+class BucketRunner:
+    """See `running.Runner`; the host says what is verified, as drafters of any kind have it."""
+
+    def __init__(
+        self,
+        target: Target,
+        slots: int,
+        capacity: int,
+        most: int,
+        shapes: Sequence[Shape],
+        graphs: Graphs,
+    ) -> None:
+        """Allocate the cache.
+
+        Args:
+            target: the model.
+            slots: requests at a time.
+            capacity: most positions of a request.
+            most: rows of a request in a step.
+            shapes: of steps; the largest holds every slot with its longest draft.
+            graphs: record the steps.
+
+        Raises:
+            TargetError: the target has recurrent layers, or the cache does not fit the device.
+        """
+        self.target, self.most, self.shapes = dense_target(target), most, tuple(sorted(shapes, key=_size))
+        self.slots, self.graphs = slots, graphs
+        self.cache = slot_cache(self.target, slots, capacity + most)
+        self.device = target.device
+        config = self.target.config
+        self.kernels = slot_kernels_for(target.device, target.dtype, config.head_dim)
+        how = "CUDA graphs" if graphs.records else "no graphs"
+        self.about = (
+            f"up to {slots} requests in {len(self.shapes)} shapes of up to {self.shapes[-1].rows} rows, "
+            f"{how}, {self.kernels.name} kernels"
+        )
+        self._taps: tuple[int, ...] | None = None
+        self._programs: dict[Shape, Program] = {}
+
+    def record(self, taps: Sequence[int], heard: Heard | None = None) -> None:
+        """Record every shape, for layers that are tapped; what was recorded for others is let go.
+
+        Args:
+            taps: layers.
+            heard: told of progress.
+        """
+        if self._taps == tuple(taps):
+            return
+        self._taps = tuple(taps)
+        self._buffers = SlotBuffers(
+            self.target, self.cache, most=self.most, rows=self.shapes[-1].rows, taps=taps
+        )
+        self._prompt = SlotPrompt(self.target, self.cache, taps, self.kernels, self.graphs)
+        self._programs = {}
+        for done, shape in enumerate(reversed(self.shapes), 1):  # the largest first: it sizes the pool
+            step = SlotStep(self._buffers, shape, drafts=0, kernels=self.kernels)
+            self._programs[shape] = self.graphs.program(_without_result(step))
+            if heard is not None:
+                heard(done, len(self.shapes))
+
+    def bucket(self, requests: int, rows: int) -> Shape:
+        """The smallest shape that holds so much.
+
+        Raises:
+            TargetError: none does.
+        """
+        found = next((one for one in self.shapes if one.seats >= requests and one.rows >= rows), None)
+        if found is None:
+            raise TargetError(
+                f"no recorded shape holds {rows} rows of {requests} requests; give a larger `batch_slots`"
+            )
+        return found
+
+    def run(self, rows: Rows, taps: Sequence[int]) -> Ran:
+        """See `Runner`.
+
+        Raises:
+            ValueError: rows are a tree.
+        """
+        if rows.parents is not None:
+            raise ValueError("steps of fixed shape verify chains; decode trees without buckets")
+        self.record(taps)
+        buffers, segments, count = self._buffers, rows.segments, len(rows.token_ids)
+        shape, first, states = self.bucket(len(segments), count), 0, []
+        for _, start, length in segments:
+            ids = rows.token_ids[first : first + length]
+            states.append(buffers.state_of(ids, start, length - 1, 0))
+            first += length
+        buffers.load([one.slot for one in segments], states)
+        buffers.sit([Sitting(one.slot, one.rows - 1) for one in segments], shape.seats)
+        self._programs[shape]()
+        finite, tapped = buffers.finite[:count] > 0, buffers.tapped[:count].clone()
+        return Ran(buffers.logits[:count], buffers.choices[:count], finite, tapped)
+
+    def prefill(self, rows: Rows, taps: Sequence[int]) -> tuple[Tensor, Tensor]:
+        """See `Runner`."""
+        self.record(taps)
+        (slot, start, count), tapped, last = rows.segments[0], [], 0
+        for first in range(0, count, PIECE):
+            ids = rows.token_ids[first : first + PIECE]
+            self._prompt(ids, slot, start + first)
+            last = len(ids)
+            tapped.append(self._prompt.tapped[:last].clone())
+        return self.target.logits(self._prompt.hidden[last - 1 : last].clone()), torch.cat(tapped)
+
+
+def shapes_for(slots: int, drafts: int, costs: StepCosts | None) -> list[Shape]:
+    """Shapes to record: those of a table, or those worth having without one.
+
+    Args:
+        slots: requests at a time.
+        drafts: of a request, at most.
+        costs: measured; its shapes of more requests than there are slots are left out.
+    """
+    known = [Shape(*one) for one in bucket_shapes(slots, drafts)]
+    if costs is None:
+        return known
+    largest = max(known, key=_size)
+    told = {Shape(one.requests, one.rows) for one in costs.verify if one.requests <= slots}
+    return [largest, *(one for one in told if one.rows < largest.rows)]
+
+
+def dense_target(target: Target) -> LlamaTarget:
+    """The target, if steps of fixed shape can run it.
+
+    Raises:
+        TargetError: it has recurrent layers.
+    """
+    if not isinstance(target, LlamaTarget):
+        raise TargetError(
+            "`batch_buckets` needs a target with attention layers only, and this one has recurrent layers; "
+            "leave it out"
+        )
+    return target
+
+
+def slot_cache(target: LlamaTarget, slots: int, positions: int) -> KVCache:
+    """A cache for so many requests, and a scratch slot behind them.
+
+    Raises:
+        TargetError: it does not fit the device.
+    """
+    config = target.config
+    numbers = config.layers * 2 * config.kv_heads * positions * config.head_dim * (slots + 1)
+    hold_fit(numbers * target.dtype.itemsize, target.device, f"keys and values of {slots} requests")
+    return target.new_cache(slots + 1, positions)
+
+
+def _size(shape: Shape) -> tuple[int, int]:
+    return shape.rows, shape.seats
+
+
+def _without_result(step: SlotStep) -> Program:
+    def run() -> None:
+        step()
+
+    return run

@@ -1,0 +1,225 @@
+"""The same in Triton, for a cache of many slots.
+
+A program of the attention takes the rows of one seat that fill a tile of a matrix product together with the
+query heads of a key head, so a seat's keys are read once for all its rows. The tile has one size whatever
+the step's shape. Positions are cut into splits at fixed places, each a program that goes through its blocks
+in order; another joins the splits in order. Within a tile no row notices another, and a block or split
+that a row does not see leaves its sums as they were: so a row is bitwise the same alone and among others.
+"""
+
+# ruff: noqa: PLR0913, PLR0917, N803 - Triton's own language
+# mypy: allow-untyped-defs, allow-incomplete-defs, allow-untyped-decorators
+
+from __future__ import annotations
+
+import itertools
+
+import torch
+import triton
+import triton.language as tl
+from torch import Tensor
+
+from reference_mechanisms.kernels.slots.packing import SlotStand
+from reference_mechanisms.kernels.step.following import follow_on, how, precede
+from reference_mechanisms.kernels.step.fused import FusedOps
+from reference_mechanisms.kernels.step.twin import Stand
+
+SPAN = 64  # positions of one block
+SPLIT = 256  # positions of one program
+CELLS = 64  # rows of a tile, query heads that share a key head among them
+
+
+@triton.jit
+def _place_rows(
+    rows, row_stride, layer_heads, gains, table, slots, positions, place, place_stride, capacity, eps,
+    HEADS: tl.constexpr, KV: tl.constexpr, HALF: tl.constexpr, NORMS: tl.constexpr, PDL: tl.constexpr,
+):  # fmt: skip
+    precede(PDL)
+    row, head, layer = tl.program_id(0).to(tl.int64), tl.program_id(1), tl.program_id(2).to(tl.int64)
+    low = tl.arange(0, HALF)
+    high = low + HALF
+    at = rows + row * row_stride + (layer * layer_heads + head) * 2 * HALF
+    follow_on(PDL)
+    first, second = tl.load(at + low), tl.load(at + high)
+    position, slot = tl.load(positions + row), tl.load(slots + row)
+    if head < HEADS + KV:
+        kind = first.dtype
+        if NORMS:
+            one, two = first.to(tl.float32), second.to(tl.float32)
+            mean = (tl.sum(one * one, 0) + tl.sum(two * two, 0)) / (2 * HALF)
+            scale = tl.rsqrt(mean + eps)
+            gain = gains + (layer * (HEADS + KV) + head) * 2 * HALF
+            one, two = (one * scale).to(kind).to(tl.float32), (two * scale).to(kind).to(tl.float32)
+            first = (one * tl.load(gain + low).to(tl.float32)).to(kind)
+            second = (two * tl.load(gain + high).to(tl.float32)).to(kind)
+        cosines = table + position * 4 * HALF
+        sines = cosines + 2 * HALF
+        one, two = first.to(tl.float32), second.to(tl.float32)
+        straight = (one * tl.load(cosines + low).to(tl.float32)).to(kind).to(tl.float32)
+        across = (two * tl.load(sines + low).to(tl.float32)).to(kind).to(tl.float32)
+        first = (straight + across).to(kind)
+        straight = (two * tl.load(cosines + high).to(tl.float32)).to(kind).to(tl.float32)
+        across = (one * tl.load(sines + high).to(tl.float32)).to(kind).to(tl.float32)
+        second = (straight + across).to(kind)
+    if head < HEADS:
+        tl.store(at + low, first)
+        tl.store(at + high, second)
+    else:
+        cell = (slot * 2 * KV + head - HEADS) * capacity + position
+        to = place + layer * place_stride + cell * 2 * HALF
+        tl.store(to + low, first)
+        tl.store(to + high, second)
+
+
+@triton.jit
+def _attend_slots(
+    queries, row_stride, place, seat_slots, firsts, counts, seen_low, seen_high, parts, capacity, splits,
+    scale,
+    GROUPED: tl.constexpr, TOGETHER: tl.constexpr, TILES: tl.constexpr, DIM: tl.constexpr,
+    CELLS: tl.constexpr, SPAN: tl.constexpr, SPLIT: tl.constexpr, PDL: tl.constexpr,
+):  # fmt: skip
+    precede(PDL)
+    seat, tile = tl.program_id(0) // TILES, tl.program_id(0) % TILES
+    head, split = tl.program_id(1), tl.program_id(2)
+    kv_heads = tl.num_programs(1)
+    cell, dims = tl.arange(0, CELLS), tl.arange(0, DIM)
+    follow_on(PDL)
+    slot, first, count = tl.load(seat_slots + seat), tl.load(firsts + seat), tl.load(counts + seat)
+    inside_seat = tile * TOGETHER + cell // GROUPED
+    own = (cell < TOGETHER * GROUPED) & (inside_seat < count)
+    row = first + inside_seat
+    low = tl.load(seen_low + row, mask=own, other=1 << 30)
+    high = tl.load(seen_high + row, mask=own, other=0)
+    least, last = tl.min(low, 0).to(tl.int32), tl.max(high, 0).to(tl.int32)
+    begin = split * SPLIT
+    end = tl.minimum(begin + SPLIT, last)
+    if (begin < end) & (begin + SPLIT > least):
+        member = head * GROUPED + cell % GROUPED
+        query = tl.load(
+            queries + row[:, None] * row_stride + member[:, None] * DIM + dims[None],
+            mask=own[:, None], other=0.0,
+        )  # fmt: skip
+        base = place + (slot * 2 * kv_heads + head) * capacity * DIM
+        behind = kv_heads * capacity.to(tl.int64) * DIM
+        best = tl.full([CELLS], -1e30, tl.float32)
+        total = tl.zeros([CELLS], tl.float32)
+        found = tl.zeros([CELLS, DIM], tl.float32)
+        for start in range(begin, end, SPAN):
+            columns = start + tl.arange(0, SPAN)
+            read = (columns >= least) & (columns < last)
+            cells = columns[:, None].to(tl.int64) * DIM + dims[None]
+            key = tl.load(base + cells, mask=read[:, None], other=0.0)
+            value = tl.load(base + behind + cells, mask=read[:, None], other=0.0)
+            inside = (columns[None] >= low[:, None]) & (columns[None] < high[:, None])
+            scores = tl.dot(query, tl.trans(key), input_precision="ieee") * scale
+            scores = tl.where(inside, scores, -1e30)
+            higher = tl.maximum(best, tl.max(scores, 1))
+            shares = tl.where(inside, tl.exp(scores - higher[:, None]), 0.0)
+            shrink = tl.exp(best - higher)
+            total = total * shrink + tl.sum(shares, 1)
+            more = tl.dot(shares.to(value.dtype), value, input_precision="ieee")
+            found = found * shrink[:, None] + more
+            best = higher
+        at = ((row * kv_heads + head) * GROUPED + cell % GROUPED) * splits + split
+        tl.store(parts + at[:, None] * (DIM + 2) + dims[None], found, mask=own[:, None])
+        tl.store(parts + at * (DIM + 2) + DIM, best, mask=own)
+        tl.store(parts + at * (DIM + 2) + DIM + 1, total, mask=own)
+
+
+@triton.jit
+def _join_splits(
+    parts, row_seats, seen_low, seen_high, out, seats,
+    SPLITS: tl.constexpr, DIM: tl.constexpr, SPLIT: tl.constexpr, PDL: tl.constexpr,
+):  # fmt: skip
+    precede(PDL)
+    row, head, heads = tl.program_id(0).to(tl.int64), tl.program_id(1), tl.num_programs(1)
+    dims = tl.arange(0, DIM)
+    base = parts + (row * heads + head) * SPLITS * (DIM + 2)
+    best = tl.full([], -1e30, tl.float32)
+    total = tl.full([], 0.0, tl.float32)
+    found = tl.zeros([DIM], tl.float32)
+    follow_on(PDL)
+    low, high = tl.load(seen_low + row), tl.load(seen_high + row)
+    mine = tl.load(row_seats + row) < seats
+    for split in range(SPLITS):
+        real = mine & (split * SPLIT < high) & ((split + 1) * SPLIT > low)
+        at = base + split * (DIM + 2)
+        top = tl.load(at + DIM, mask=real, other=-1e30)
+        share = tl.load(at + DIM + 1, mask=real, other=0.0)
+        more = tl.load(at + dims, mask=real, other=0.0)
+        higher = tl.maximum(best, top)
+        weight = tl.where(real, tl.exp(top - higher), 0.0)
+        shrink = tl.exp(best - higher)
+        total = total * shrink + weight * share
+        found = found * shrink + weight * more
+        best = higher
+    found = tl.where(mine, found / tl.where(mine, total, 1.0), 0.0)
+    tl.store(out + (row * heads + head) * DIM + dims, found.to(out.dtype.element_ty))
+
+
+class SlotOps(FusedOps):
+    """`targets.layer_ops.LayerOps` of the rows of many requests."""
+
+    def __init__(self, stand: SlotStand) -> None:
+        """Of one forward."""
+        super().__init__(Stand(stand.packed.positions, stand.seen, stand.rotations, stand.places, stand.eps))
+        self._slots = stand
+
+    def attend(self, layer: int, qkv: Tensor, qk_norm: Tensor | None) -> Tensor:
+        """As in `LayerOps`."""
+        stand = self._slots
+        place = stand.places[layer]
+        kv_heads, capacity = place.shape[1] // 2, place.shape[2]
+        rows, all_heads, dim = qkv.shape
+        heads, packed = all_heads - 2 * kv_heads, stand.packed
+        _place_rows[(rows, all_heads, 1)](
+            qkv, qkv.stride(0), all_heads, qkv if qk_norm is None else qk_norm, stand.rotations,
+            packed.row_slots, packed.positions, place, 0, capacity, stand.eps,
+            HEADS=heads, KV=kv_heads, HALF=dim // 2, NORMS=qk_norm is not None, num_warps=1,
+            **how(qkv.device),
+        )  # fmt: skip
+        return attend(qkv[:, :heads], place, stand)
+
+
+def attend(queries: Tensor, place: Tensor, stand: SlotStand) -> Tensor:
+    """Attention of queries [rows, heads, head_dim] over a layer's cache, [rows, heads x head_dim].
+
+    What no row of a tile sees is not read; padding gives zeros.
+    """
+    rows, heads, dim = queries.shape
+    kv_heads, capacity = place.shape[1] // 2, place.shape[2]
+    packed, seen, seats = stand.packed, stand.seen, len(stand.packed.slots)
+    if queries.stride()[1:] != (dim, 1):
+        queries = queries.contiguous()
+    splits, grouped = -(-capacity // SPLIT), heads // kv_heads
+    cells = max(CELLS, triton.next_power_of_2(grouped))
+    together = cells // grouped
+    tiles = -(-stand.most // together)
+    parts = torch.empty((rows, heads, splits, dim + 2), dtype=torch.float32, device=queries.device)
+    _attend_slots[(seats * tiles, kv_heads, splits)](
+        queries, queries.stride(0), place, packed.slots, packed.first, packed.counts, seen.low, seen.high,
+        parts, capacity, splits, dim**-0.5,
+        GROUPED=grouped, TOGETHER=together, TILES=tiles, DIM=dim, CELLS=cells, SPAN=SPAN, SPLIT=SPLIT,
+        **how(queries.device),
+    )  # fmt: skip
+    out = torch.empty((rows, heads * dim), dtype=queries.dtype, device=queries.device)
+    _join_splits[(rows, heads)](
+        parts, packed.seats, seen.low, seen.high, out, seats, SPLITS=splits, DIM=dim, SPLIT=SPLIT,
+        num_warps=2, **how(queries.device),
+    )  # fmt: skip
+    return out
+
+
+def keep(rows: Tensor, norms: Tensor | None, stand: SlotStand) -> None:
+    """As `twin.keep`; the places of the layers lie at equal distances."""
+    count, layers, heads, dim = rows.shape
+    first = stand.places[0]
+    steps = {two.storage_offset() - one.storage_offset() for one, two in itertools.pairwise(stand.places)}
+    if len(steps) > 1:
+        raise ValueError(f"places of layers lie {sorted(steps)} numbers apart; give those of one cache")
+    packed = stand.packed
+    _place_rows[(count, heads, layers)](
+        rows, rows.stride(0), heads, rows if norms is None else norms, stand.rotations, packed.row_slots,
+        packed.positions, first, max(steps, default=0), first.shape[2], stand.eps,
+        HEADS=0, KV=heads // 2, HALF=dim // 2, NORMS=norms is not None, num_warps=1, **how(rows.device),
+    )  # fmt: skip

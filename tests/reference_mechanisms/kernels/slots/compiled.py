@@ -1,0 +1,35 @@
+"""As `tests.reference_mechanisms.kernels.step.compiled`, for the kernels of many slots."""
+
+from __future__ import annotations
+
+import json
+import sys
+
+from reference_mechanisms.kernels.slots import fused
+from tests.reference_mechanisms.kernels.step import compiled
+from tests.reference_mechanisms.kernels.step.compiled import BF16, SEEN, WHOLE, WIDE
+
+compiled.KERNELS = (
+    (
+        fused._place_rows,
+        {"rows": BF16, "gains": BF16, "table": BF16, "place": BF16, "slots": WHOLE, "positions": WHOLE},
+        {"HEADS": 32, "KV": 8, "HALF": 64, "NORMS": True},
+        1,
+    ),
+    (
+        fused._attend_slots,
+        {"queries": BF16, "place": BF16, "parts": WIDE, **SEEN}
+        | dict.fromkeys(("seat_slots", "firsts", "counts"), WHOLE),
+        {"GROUPED": 4, "TOGETHER": 16, "TILES": 1, "DIM": 128, "CELLS": 64, "SPAN": 64, "SPLIT": 256},
+        4,
+    ),
+    (
+        fused._join_splits,
+        {"parts": WIDE, "out": BF16, "row_seats": WHOLE, **SEEN},
+        {"SPLITS": 3, "DIM": 128, "SPLIT": 256},
+        2,
+    ),
+)
+
+if __name__ == "__main__":
+    print(json.dumps(compiled.compiled(int(sys.argv[1]))))

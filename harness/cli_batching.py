@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import argparse
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, TypeVar
 
@@ -120,7 +120,7 @@ def _figures(folder: Path) -> RealFigures:
     return real_figures(load_run(folder).report)
 
 
-def _merge(path: Path, told: dict[str, dict[str, object]] | dict[str, object]) -> None:
+def _merge(path: Path, told: Mapping[str, Mapping[str, object]]) -> None:
     """Put mappings into a summary.json, each beside what it already holds of other runs."""
     import json  # noqa: PLC0415
 
@@ -134,12 +134,12 @@ def _merge(path: Path, told: dict[str, dict[str, object]] | dict[str, object]) -
         raise UsageError(f"{path}: no JSON object; mend or remove it")
     for key, value in told.items():
         before = summary.get(key)
-        summary[key] = {**before, **value} if isinstance(before, dict) and isinstance(value, dict) else value
+        summary[key] = {**before, **value} if isinstance(before, dict) else value
     write_atomic(path, json.dumps(summary, indent=1) + "\n")
     print(f"wrote {path}")
 
 
-def _code(found: Sequence[RealFigures] | object) -> int:
+def _code(found: Iterable[RealFigures]) -> int:
     """How a command ends whose figures stand on runs."""
-    verdicts = [one.stands_on["stock_verdict"] for one in found]  # type: ignore[attr-defined]
+    verdicts = [one.stands_on["stock_verdict"] for one in found]
     return EXIT_OK if all(verdict in ("exact", "near-tie") for verdict in verdicts) else EXIT_VIOLATED

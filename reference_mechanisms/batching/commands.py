@@ -7,6 +7,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import TypeVar
 
+from reference_mechanisms.batching.bench.commands import register as register_bench
 from reference_mechanisms.batching.settings import BatchSettings
 from reference_mechanisms.batching.traces.commands import Responses
 from reference_mechanisms.batching.traces.commands import register as register_traces
@@ -41,6 +42,7 @@ def register(
     command.add_argument("--out", type=Path, help="JSON file to write")
     command.set_defaults(run=guard(_simulate))
     register_traces(actions, guard, responses)
+    register_bench(actions, guard)
     return actions
 
 

@@ -48,7 +48,7 @@ class EngineFault(Exception):
     """The engine gives no measurement any more; the message says why."""
 
 
-Answer = TypeVar("Answer", Facts, Call)
+Answer = TypeVar("Answer", bound=msgspec.Struct)
 
 
 class Engine:
@@ -102,13 +102,20 @@ class Engine:
         Raises:
             EngineFault: there is no answer in time, or it is not one to this call.
         """
-        request = msgspec.json.encode({"batch": batch, "prompt": prompt, "output": output}) + b"\n"
-        with contextlib.suppress(OSError):  # an ended process is told by `_answer`
-            self._requests.write(request)
-        found = self._answer(Call, timeout_s)
+        found = self.ask({"batch": batch, "prompt": prompt, "output": output}, Call, timeout_s)
         if (found.batch, found.output) != (batch, output):
             raise EngineFault(f"told of {found.batch} x {found.output} tokens, not {batch} x {output}")
         return found
+
+    def ask(self, what: object, kind: type[Answer], timeout_s: float) -> Answer:
+        """Send a line and wait for its answer.
+
+        Raises:
+            EngineFault: there is none in time, or it is of another kind.
+        """
+        with contextlib.suppress(OSError):  # an ended process is told by `_answer`
+            self._requests.write(msgspec.json.encode(what) + b"\n")
+        return self._answer(kind, timeout_s)
 
     def end(self) -> None:
         """Kill the process and its group; harmless when it has ended."""

@@ -97,7 +97,7 @@ def measure(
     deadline = time.monotonic() + plan.limit_s
     found = Found()
     logs.mkdir(parents=True, exist_ok=True)
-    with _ending_on_signals(), contextlib.ExitStack() as stack:
+    with ending_on_signals(), contextlib.ExitStack() as stack:
         engines = {
             name: stack.enter_context(
                 Engine(command(*name, plan.batches), ENVIRONMENT, logs / f"{label(name)}.log")
@@ -155,7 +155,7 @@ def _round(number: int, plan: Plan, engines: dict[Name, Engine], deadline: float
                 continue
             if one is not None:
                 found.samples.append(one)
-    found.gpu.extend(_gpu())
+    found.gpu.extend(gpu_state())
     return bool(engines)
 
 
@@ -178,7 +178,7 @@ def _leave_out(engines: dict[Name, Engine], name: Name, reason: str, found: Foun
     found.faults[label(name)] = reason
 
 
-def _gpu() -> list[str]:
+def gpu_state() -> list[str]:
     """A line for each GPU; nothing where `nvidia-smi` is missing."""
     query = ["nvidia-smi", f"--query-gpu={GPU_FIELDS}", "--format=csv,noheader"]
     try:
@@ -189,7 +189,7 @@ def _gpu() -> list[str]:
 
 
 @contextlib.contextmanager
-def _ending_on_signals() -> Iterator[None]:
+def ending_on_signals() -> Iterator[None]:
     """SIGTERM and SIGHUP end the block as Ctrl-C does, so that it can end its children."""
 
     def interrupt(_number: int, _frame: FrameType | None) -> None:

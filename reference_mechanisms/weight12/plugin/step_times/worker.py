@@ -16,14 +16,21 @@ import sys
 import threading
 import time
 import traceback
+from collections.abc import Callable
 from pathlib import Path
 from typing import IO, Any
 
 DRAFTS = "vllm:spec_decode_num_drafts"
+Answer = Callable[[dict[str, Any]], dict[str, Any]]  # to one line
 
 
-def main(arguments: dict[str, Any]) -> None:
-    """Start the engine and serve until the input ends."""
+def main(arguments: dict[str, Any], answering: Callable[[Any], Answer] | None = None) -> None:
+    """Start the engine and serve until the input ends.
+
+    Args:
+        arguments: of `vllm.LLM`.
+        answering: gives, of an engine, what answers a line; None: `Call`s.
+    """
     answers = os.fdopen(os.dup(1), "w", buffering=1)
     os.dup2(2, 1)
     asked: queue.SimpleQueue[bytes] = queue.SimpleQueue()
@@ -33,19 +40,32 @@ def main(arguments: dict[str, Any]) -> None:
         began = time.perf_counter()
         llm = _start(arguments)
         _tell(answers, {**_facts(llm), "ready_s": time.perf_counter() - began})
-        vocabulary = json.loads((Path(arguments["model"]) / "config.json").read_text())["vocab_size"]
-        rng = random.Random(0)  # noqa: S311 - prompts of dummy weights
+        answer = _calls(llm, arguments) if answering is None else answering(llm)
         while True:
-            request = json.loads(asked.get())
-            prompts = [
-                [rng.randrange(vocabulary) for _ in range(request["prompt"])] for _ in range(request["batch"])
-            ]
-            drafted = "speculative_config" in arguments
-            _tell(answers, _timed(llm, prompts, request["output"], drafted))
+            _tell(answers, answer(json.loads(asked.get())))
     except Exception as error:
         traceback.print_exc()
         _tell(answers, {"error": f"{type(error).__name__}: {error}"})
         raise
+
+
+def vocabulary_of(arguments: dict[str, Any]) -> int:
+    """Of the model that an engine is started with."""
+    found: int = json.loads((Path(arguments["model"]) / "config.json").read_text())["vocab_size"]
+    return found
+
+
+def _calls(llm: Any, arguments: dict[str, Any]) -> Answer:
+    vocabulary, drafted = vocabulary_of(arguments), "speculative_config" in arguments
+    rng = random.Random(0)  # noqa: S311 - prompts of dummy weights
+
+    def answer(request: dict[str, Any]) -> dict[str, Any]:
+        prompts = [
+            [rng.randrange(vocabulary) for _ in range(request["prompt"])] for _ in range(request["batch"])
+        ]
+        return _timed(llm, prompts, request["output"], drafted)
+
+    return answer
 
 
 def _listen(source: IO[bytes], asked: queue.SimpleQueue[bytes]) -> None:
@@ -90,11 +110,11 @@ def _timed(llm: Any, prompts: list[list[int]], output: int, drafted: bool) -> di
 
     sampling = SamplingParams(temperature=0.0, max_tokens=output, ignore_eos=True, detokenize=False)
     inputs = [{"prompt_token_ids": prompt} for prompt in prompts]
-    before = _drafts(llm) if drafted else None
+    before = counted(llm, DRAFTS) if drafted else None
     began = time.perf_counter()
     outputs = llm.generate(inputs, sampling, use_tqdm=False)
     wall = time.perf_counter() - began
-    after = _drafts(llm) if drafted else None
+    after = counted(llm, DRAFTS) if drafted else None
     return {
         "batch": len(prompts),
         "output": output,
@@ -104,8 +124,9 @@ def _timed(llm: Any, prompts: list[list[int]], output: int, drafted: bool) -> di
     }
 
 
-def _drafts(llm: Any) -> float | None:
-    found = [float(one.value) for one in llm.get_metrics() if one.name == DRAFTS]
+def counted(llm: Any, name: str) -> float | None:
+    """A counter of the engine; None: it has none of this name."""
+    found = [float(one.value) for one in llm.get_metrics() if one.name == name]
     return sum(found) if found else None
 
 

@@ -1,0 +1,112 @@
+"""`replay` acceptance in batches: a drafter drafts whole, then traces say what is accepted of it.
+
+As `drafters.replaying` for single requests. A draft's tokens are the target's own continuation, known from a
+run before, up to where the trace of the request says; behind that they are wrong. Confidences are the
+trace's, so that what shares a budget by them has something to go by. Such a run is of the "system" division.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import NamedTuple
+
+from torch import Tensor
+
+from reference_mechanisms.batching.traces.format import Attempt, Trace
+from reference_mechanisms.drafters.protocol import ContextDrafter, Proposal, Wanted
+from reference_mechanisms.drafters.scheduling import Lengths
+from reference_mechanisms.errors import RequestError
+from reference_mechanisms.request import Request
+
+
+class Known(NamedTuple):
+    """What is known of a request before it is timed."""
+
+    continuation: tuple[int, ...]  # the target's own
+    trace: Trace
+
+
+class ReplayedBatch:
+    """`protocol.ContextDrafter` whose drafts are replaced."""
+
+    def __init__(
+        self,
+        inner: ContextDrafter,
+        known: Mapping[tuple[int, ...], Known],
+        vocab_size: int,
+        drafts: int,
+        lengths: Lengths | None = None,
+    ) -> None:
+        """Replay.
+
+        Args:
+            inner: drafts whole, for nothing.
+            known: by prompt.
+            vocab_size: of the target.
+            drafts: tokens of a draft, at most.
+            lengths: how many of each draft to verify, from the confidences; None: all.
+        """
+        self.taps = inner.taps
+        self._inner, self._known, self._vocab_size = inner, known, vocab_size
+        self._drafts, self._lengths = drafts, lengths
+        self._of_slot: dict[int, Known] = {}
+
+    def begin(self, slot: int, request: Request) -> None:
+        """As in `protocol.Drafter`.
+
+        Raises:
+            RequestError: nothing is known of the request.
+        """
+        found = self._known.get(request.prompt)
+        if found is None:
+            raise RequestError(f"{request.name}: its continuation is not known; decode it first")
+        self._of_slot[slot] = found
+        self._inner.begin(slot, request)
+
+    def extend(self, slot: int, taps: Tensor) -> None:
+        """As in `protocol.ContextDrafter`."""
+        self._inner.extend(slot, taps)
+
+    def propose(self, wanted: Sequence[Wanted]) -> list[Proposal]:
+        """As in `protocol.Drafter`."""
+        self._inner.propose(wanted)
+        asked = [one for one in wanted if one.limit > 0]
+        counts = [min(self._drafts, one.limit) for one in asked]
+        if self._lengths is not None:
+            told = [self._attempt(one).confidences[:count] for one, count in zip(asked, counts, strict=True)]
+            counts = self._lengths(told)
+        found = {
+            one.slot: Proposal(self._draft(one, count)) for one, count in zip(asked, counts, strict=True)
+        }
+        return [found.get(one.slot, Proposal(())) for one in wanted]
+
+    def _attempt(self, one: Wanted) -> Attempt:
+        return self._of_slot[one.slot].trace.attempts[len(one.token_ids) - 1]
+
+    def _draft(self, one: Wanted, count: int) -> tuple[int, ...]:
+        emitted = len(one.token_ids)
+        right = self._of_slot[one.slot].continuation[emitted : emitted + count]
+        accepted = min(self._attempt(one).accepted, len(right))
+        wrong = (
+            (right[place] + 1) % self._vocab_size if place < len(right) else 0
+            for place in range(accepted, count)
+        )
+        return (*right[:accepted], *wrong)
+
+
+class Silent:
+    """`protocol.ContextDrafter` that drafts nothing: decoding without drafts in the same recorded steps."""
+
+    def __init__(self, taps: tuple[int, ...]) -> None:
+        """Tap these layers, and read nothing of them."""
+        self.taps = taps
+
+    def begin(self, slot: int, request: Request) -> None:
+        """Nothing to keep."""
+
+    def extend(self, slot: int, taps: Tensor) -> None:
+        """Nothing to keep."""
+
+    def propose(self, wanted: Sequence[Wanted]) -> list[Proposal]:
+        """No draft for anyone."""
+        return [Proposal(()) for _ in wanted]

@@ -1,0 +1,137 @@
+"""Engines beside each other: stock's best draft length, rounds, files. Workers answer by rule."""
+
+from __future__ import annotations
+
+import json
+import os
+import sys
+from collections.abc import Callable, Sequence
+from pathlib import Path
+
+import pytest
+
+from reference_mechanisms.batching.bench import beside, results
+from reference_mechanisms.batching.traces.format import TRACES
+from tests.reference_mechanisms.batching.bench import fake_worker, small
+
+ROOT = Path(fake_worker.__file__).resolve().parents[4]
+LOADS = {8: 16, 32: 64}
+
+
+@pytest.fixture(autouse=True)
+def _importable(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("PYTHONPATH", os.pathsep.join([str(ROOT), os.environ.get("PYTHONPATH", "")]))
+
+
+def commands(behaviours: dict[str, str] | None = None) -> Callable[[str], Sequence[str]]:
+    def command(name: str) -> list[str]:
+        speed = 200.0 if name == beside.OWN else 50.0 if name == beside.RELEASED else 100.0
+        drafts = 0 if not name.startswith(beside.TUNED) else beside.drafts_of(name)
+        behaviour = (behaviours or {}).get(name, "works")
+        return [sys.executable, fake_worker.__file__, str(speed), str(drafts), behaviour]
+
+    return command
+
+
+def plan(**changes: object) -> beside.Plan:
+    fields: dict[str, object] = {
+        "concurrencies": tuple(LOADS),
+        "requests": LOADS,
+        "drafts": (0, 7, 15),
+        "rounds": 2,
+        "resident": 2,
+        "limit_s": 60.0,
+    }
+    return beside.Plan(**(fields | changes))  # type: ignore[arg-type]
+
+
+def run(folder: Path, which: beside.Plan, behaviours: dict[str, str] | None = None) -> beside.Found:
+    return beside.Bench(which, commands(behaviours), folder / "logs", lambda found, words: None).run()
+
+
+def test_stock_is_tuned_and_everything_timed_in_turn(tmp_path: Path) -> None:
+    found = run(tmp_path, plan())
+    assert [(one.engine, one.served.concurrency) for one in found.tried] == [
+        (f"stock-k{drafts}", load) for drafts in (0, 7, 15) for load in LOADS
+    ]
+    assert found.best == {8: 7, 32: 7}
+    assert found.rounds == 2
+    order = [one.engine for one in found.timed if one.served.concurrency == 8]
+    # Round 0 as they stand, round 1 in the reverse order.
+    assert order == ["own", "stock-released", "stock-k7", "stock-k7", "stock-released", "own"]
+    assert not found.faults
+
+
+def test_a_known_best_is_not_tried(tmp_path: Path) -> None:
+    found = run(tmp_path, plan(best={8: 0, 32: 15}, rounds=1))
+    assert found.tried == []
+    assert {one.engine for one in found.timed if one.served.concurrency == 32} == {
+        "own",
+        "stock-released",
+        "stock-k15",
+    }
+
+
+def test_a_draft_length_that_does_not_come_up_is_left_out(tmp_path: Path) -> None:
+    found = run(tmp_path, plan(rounds=1), {"stock-k15": "dies"})
+    assert "no room" in found.faults["stock-k15"]
+    assert found.best == {8: 7, 32: 7}
+
+
+@pytest.mark.parametrize(
+    ("behaviours", "message"),
+    [
+        ({"own": "dies"}, "own: did not come up: MemoryError"),
+        ({"stock-released": "dies later"}, "stock-released: .*RuntimeError: lost"),
+        ({"own": "answers something else"}, "own: .*told of 16 requests at 9"),
+        ({f"stock-k{drafts}": "dies" for drafts in (0, 7, 15)}, "no draft length of stock"),
+    ],
+)
+def test_without_what_is_needed_there_is_an_error(
+    tmp_path: Path, behaviours: dict[str, str], message: str
+) -> None:
+    with pytest.raises(beside.BesideError, match=message):
+        run(tmp_path, plan(rounds=1), behaviours)
+
+
+def test_rounds_that_do_not_fit_the_time_are_left_out(tmp_path: Path) -> None:
+    found = run(tmp_path, plan(best={8: 7, 32: 7}, rounds=50, limit_s=0.01))
+    assert found.rounds == 1
+
+
+def about(folder: Path) -> tuple[results.About, Path]:
+    recording, traces = small.traces()
+    path = folder / "traces.json"
+    TRACES.write(path, recording, traces)
+    return results.About("the command", "qwen3-8b", "weight12", path, recording, 0), path
+
+
+def test_files_say_what_scripts_and_people_want(tmp_path: Path) -> None:
+    (tmp_path / "summary.json").write_text('{"real": {"single": {"ar": 1.0}}, "system": {"64": {"x": 1}}}')
+    told, _ = about(tmp_path)
+    text = results.write_beside(tmp_path, told, small.traces()[1], run(tmp_path, plan()))
+    summary = json.loads((tmp_path / "summary.json").read_text())
+    assert summary["real"] == {"single": {"ar": 1.0}}
+    assert summary["system"]["64"] == {"x": 1}
+    assert summary["system"]["32"] == {
+        "candidate": pytest.approx(6400.0),
+        "stock_released": pytest.approx(1600.0),
+        "stock_tuned": pytest.approx(5440.0),
+        "stock_tuned_k": 7,
+    }
+    raw = json.loads((tmp_path / "beside-vllm.json").read_text())
+    assert raw["division"] == "system"
+    assert raw["synthetic"] is True
+    assert len(raw["timed"]) == 2 * 2 * 3
+    ratio = next(one for one in raw["table"] if one["engine"] == "stock-released")["ours_over_it"]
+    assert ratio["median"] == pytest.approx(4.0)
+    assert len(raw["acceptance_rates"]["7"]) == 7
+    assert "4.00x" in text
+    assert "stock-k15" in (tmp_path / "beside-vllm.md").read_text()
+
+
+def test_before_the_first_round_there_is_a_file_and_no_figure(tmp_path: Path) -> None:
+    told, _ = about(tmp_path)
+    results.write_beside(tmp_path, told, small.traces()[1], beside.Found())
+    assert not (tmp_path / "summary.json").exists()
+    assert json.loads((tmp_path / "beside-vllm.json").read_text())["table"] == []

@@ -1,0 +1,169 @@
+"""Ours alone: every variant at every load, on the CPU, in recorded shapes; and its worker."""
+
+from __future__ import annotations
+
+import argparse
+import contextlib
+import io
+import json
+from pathlib import Path
+
+import msgspec
+import pytest
+import torch
+
+from reference_mechanisms.batching.bench import commands, own, own_worker, results, running, stock
+from reference_mechanisms.batching.bench.lines import Served, Wanted
+from reference_mechanisms.batching.bench.resident import Parts, Resident
+from reference_mechanisms.batching.traces.format import TRACES, acceptance_rates
+from reference_mechanisms.errors import MechanismError
+from reference_mechanisms.weight12.plugin.step_times.engine import Facts
+from tests.reference_mechanisms.batching.bench import small
+from tests.reference_mechanisms.batching.tables import staircase
+from tests.reference_mechanisms.engine.bench import small as tiny
+from tests.reference_mechanisms.weight12 import step_times_worker
+
+
+def recorded_parts() -> Parts:
+    """As on a GPU: steps of fixed shape, not recorded on a CPU."""
+    target = tiny.target(torch.device("cpu"), torch.float32)
+    bound = own.dummy_network(tiny.drafter_config(), target, "small", 1)
+    sized = own.Sized(small.SLOTS, small.PROMPT + small.TOKENS, small.DRAFTS)
+    return own.parts_of(target, bound, sized, staircase(small.SLOTS, small.DRAFTS, row=0.3))
+
+
+def test_bits_are_compared_and_every_variant_is_timed(tmp_path: Path) -> None:
+    recording, traces = small.traces()
+    engine = Resident(recorded_parts(), recording, traces)
+    plan = running.Plan(
+        requests={2: 4, small.SLOTS: small.REQUESTS},
+        full={load: small.settings(load) for load in (2, small.SLOTS)},
+        variants=("everything", "nothing", "autoregressive"),
+        repeats=1,
+        exact=4,
+    )
+    words: list[str] = []
+    found = running.run(engine, plan, lambda ran, said: words.append(said))
+    assert found.exact == (4 * small.TOKENS, 0)
+    # The warm up goes in the reverse order and is not told.
+    assert [(one.concurrency, one.variant) for one in found.timed] == [
+        (load, name) for load in (2, small.SLOTS) for name in ("everything", "nothing", "autoregressive")
+    ]
+    assert len(words) == 1 + 2 * 2
+    path = tmp_path / "traces.json"
+    TRACES.write(path, recording, traces)
+    about = results.About("the command", "qwen3-8b", "weight12", path, recording, 0)
+    text = results.write_mechanisms(tmp_path, about, "a machine", found.timed, found.exact)
+    summary = json.loads((tmp_path / "summary.json").read_text())
+    assert (summary["exact_tokens"], summary["logit_mismatches"]) == (4 * small.TOKENS, 0)
+    raw = json.loads((tmp_path / "mechanisms.json").read_text())
+    everything = next(one for one in raw["table"] if one["variant"] == "everything")
+    assert everything["of_everything"] == 1.0
+    assert "autoregressive" in text
+    assert "system" in (tmp_path / "mechanisms.md").read_text()
+
+
+def test_a_drafter_that_drafts_less_than_the_traces_is_refused() -> None:
+    target = tiny.target(torch.device("cpu"), torch.float32)
+    bound = own.dummy_network(tiny.drafter_config(), target, "small", 1)
+    with pytest.raises(MechanismError, match="traces are of 9 drafts"):
+        own.parts_of(target, bound, own.Sized(2, 30, 9), None)
+
+
+def test_what_needs_a_table_is_off_without(tmp_path: Path) -> None:
+    plain, full = own.everything(8, None), own.everything(8, tmp_path / "costs.json")
+    assert plain.on == ("ragged", "chunked_prefill", "buckets")
+    assert set(full.on) - set(plain.on) == {"budget", "adaptive", "cohorts"}
+
+
+FACTS = msgspec.convert(step_times_worker.FACTS, Facts)
+
+
+def test_the_worker_answers_each_line_and_tells_its_failure() -> None:
+    def serve(wanted: Wanted) -> Served:
+        if wanted.requests > 9:
+            raise MechanismError("too many")
+        return Served(concurrency=wanted.concurrency, requests=wanted.requests, tokens=5, wall_s=0.5)
+
+    lines = b"".join(
+        msgspec.json.encode(Wanted(concurrency=2, requests=count)) + b"\n" for count in (4, 99, 1)
+    )
+    out = io.BytesIO()
+    asked = own.Asked(shape="Qwen3-8B", weights="bf16", traces="x", slots=2)
+    with contextlib.suppress(MechanismError):
+        own_worker.main(asked, lambda asked: (FACTS, serve), io.BytesIO(lines), out)
+    told = [json.loads(line) for line in out.getvalue().splitlines()]
+    assert told[0]["device"] == "a device"
+    assert (told[1]["requests"], told[1]["tokens"]) == (4, 5)
+    assert told[2] == {"error": "MechanismError: too many"}
+    assert len(told) == 3
+
+
+def test_stock_has_the_acceptance_of_the_traces_and_its_best_settings() -> None:
+    traces = small.traces()[1]
+    tuned = stock.stock_arguments(stock.shape_of("qwen3-8b"), traces, (8, 32), 3)
+    assert tuned["speculative_config"]["synthetic_acceptance_rates"] == list(acceptance_rates(traces, 3))
+    assert tuned["speculative_config"]["num_speculative_tokens"] == 3
+    sizes = tuned["compilation_config"]["cudagraph_capture_sizes"]
+    assert {4 * 8, 4 * 32} <= set(sizes)
+    assert max(sizes) == 4 * 32
+    assert tuned["async_scheduling"] is True
+    assert tuned["max_num_seqs"] == 32
+    assert tuned["max_model_len"] > small.PROMPT + small.TOKENS + 3
+    released = stock.stock_arguments(stock.shape_of("qwen3-8b"), traces, (8, 32), 5, released=True)
+    assert "compilation_config" not in released
+    plain = stock.stock_arguments(stock.shape_of("qwen3-8b"), traces, (8, 32), 0)
+    assert "speculative_config" not in plain
+    # 36 layers, and 5 of the drafter; 8 heads of 128 numbers, keys and values, two bytes each.
+    per_position = 2 * 2 * 8 * 128
+    assert plain["kv_cache_memory_bytes"] == int(1.25 * 32 * (31 + 1 + 32) * 36 * per_position)
+    assert tuned["kv_cache_memory_bytes"] == int(1.25 * 32 * (31 + 4 + 32) * 41 * per_position)
+
+
+def parse(words: list[str]) -> argparse.Namespace:
+    parser = argparse.ArgumentParser()
+    commands.register(parser.add_subparsers(), lambda run: run)
+    return parser.parse_args(words)
+
+
+@pytest.mark.parametrize(
+    ("words", "message"),
+    [
+        (["--per-slot", "50"], "make more, or give a smaller --per-slot"),
+        (["--concurrency", "0"], "at least 1"),
+        (["--shape", "other"], "known are qwen3-8b"),
+        (["--drafts", "9"], "the traces are of 5"),
+        (["--tuned", "32"], "write LOAD=K"),
+        (["--tuned", "7=3"], "a load of --concurrency"),
+        (["--rounds", "0"], "at least 1"),
+        ([], "needs a CUDA device"),
+    ],
+)
+def test_a_wrong_call_is_refused(tmp_path: Path, words: list[str], message: str) -> None:
+    TRACES.write(tmp_path / "traces.json", *small.traces())
+    fixed = ["--concurrency", "2", "--per-slot", "2", "--drafts", "0", "5", "--out", str(tmp_path)]
+    options = parse(["bench-vllm", str(tmp_path / "traces.json"), *fixed, *words])
+    with pytest.raises(MechanismError, match=message):
+        options.run(options)
+
+
+def test_ours_alone_needs_a_gpu_too(tmp_path: Path) -> None:
+    TRACES.write(tmp_path / "traces.json", *small.traces())
+    fixed = ["--concurrency", "2", "--per-slot", "2", "--out", str(tmp_path)]
+    options = parse(["bench", str(tmp_path / "traces.json"), *fixed])
+    with pytest.raises(MechanismError, match="needs a CUDA device"):
+        options.run(options)
+
+
+def test_each_engine_has_its_command(tmp_path: Path) -> None:
+    TRACES.write(tmp_path / "traces.json", *small.traces())
+    path = str(tmp_path / "traces.json")
+    options = parse(["bench-vllm", path, "--concurrency", "8", "32", "--out", str(tmp_path)])
+    command = commands._commands(options, small.traces()[1])
+    mine = msgspec.json.decode(command("own")[-1], type=own.Asked)
+    assert (mine.slots, mine.weights, mine.traces) == (32, "weight12", path)
+    assert command("own")[3] == commands.OWN_WORKER
+    released = json.loads(command("stock-released")[-1])
+    assert released["arguments"]["speculative_config"]["num_speculative_tokens"] == stock.RELEASED
+    assert released["held"] is True
+    assert "speculative_config" not in json.loads(command("stock-k0")[-1])["arguments"]

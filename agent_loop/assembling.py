@@ -6,6 +6,7 @@ import contextlib
 import datetime
 import json
 import os
+import tempfile
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -20,6 +21,7 @@ from agent_loop.controller.trials import Bench
 from agent_loop.cost_model.ceiling import CeilingModel
 from agent_loop.executors.protocol import Executor
 from agent_loop.explorers.claude import MODEL, ClaudeExplorer
+from agent_loop.explorers.claude_code import ClaudeCodeExplorer, check_installed
 from agent_loop.explorers.offline import OfflineExplorer
 from agent_loop.explorers.tuning import tune
 from agent_loop.gateway.prices import load_prices
@@ -171,23 +173,29 @@ def open_doors(loop: Loop, folders: Folders, key_file: Path | None) -> Iterator[
         key_file: holds the API key; None takes it out of the environment.
 
     Raises:
-        UsageError: there is no key, or a model has no price.
+        ModelError: Claude Code is asked for, and is not installed.
+        UsageError: there is no key, a model has no price, or Claude Code cannot be kept in here.
     """
-    speaking = {one.name: one for one in loop.plan.explorers if one.kind == "claude"}
+    speaking = {one.name: one for one in loop.plan.explorers if one.kind in ("claude", "claude-code")}
     if not speaking:
         yield {}
         return
     prices = load_prices()
     for one in speaking.values():
         prices.of(one.model or MODEL)
-    settings = Settings(
-        campaign=loop.plan.name,
-        folder=str(folders.gateway.absolute()),
-        explorers=guests({name: one.budget for name, one in speaking.items()}),
-        budget=loop.plan.budget,
-    )
-    with running(with_key(settings, key_file, os.environ)) as doors:
-        yield doors
+    rooms = any(one.kind == "claude-code" for one in speaking.values())
+    if rooms:
+        check_installed()
+    with tempfile.TemporaryDirectory(prefix="gateway-") as place:  # the path of a socket must be short
+        settings = Settings(
+            campaign=loop.plan.name,
+            folder=str(folders.gateway.absolute()),
+            explorers=guests({name: one.budget for name, one in speaking.items()}),
+            budget=loop.plan.budget,
+            socket=f"{place}/socket" if rooms else None,
+        )
+        with running(with_key(settings, key_file, os.environ)) as doors:
+            yield doors
 
 
 def make_explorer(
@@ -211,4 +219,6 @@ def make_explorer(
         return OfflineExplorer(spec.name, batch=spec.batch, submissions=submissions, first=first)
     if spec.kind == "claude" and doors is not None and spec.name in doors:
         return ClaudeExplorer(spec.name, doors[spec.name], model=spec.model)
-    raise UsageError(f"explorer {spec.name}: kind {spec.kind!r} cannot be had yet; use 'claude' or 'offline'")
+    if spec.kind == "claude-code" and doors is not None and spec.name in doors:
+        return ClaudeCodeExplorer(spec.name, doors[spec.name], model=spec.model)
+    raise UsageError(f"explorer {spec.name}: kind {spec.kind!r} needs a gateway, and none was opened")

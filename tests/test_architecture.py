@@ -35,6 +35,8 @@ DOORS = {
     "cryptography": {"sealed_evals/campaign/crypto.py"},
     "datasets": {"sealed_evals/sources.py", "sealed_evals/hub.py"},
     "anthropic": {"agent_loop/explorers"},
+    "claude_agent_sdk": {"agent_loop/explorers/claude_code.py"},
+    "ray": {"agent_loop/executors/ray_cluster.py"},
     "matplotlib": {"harness/report"},
     "optuna": {"agent_loop/explorers"},
 }

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from pathlib import Path
 
 import msgspec
@@ -9,9 +10,12 @@ import pytest
 
 from agent_loop.assembling import Folders, make_explorer, open_doors
 from agent_loop.campaign import ExplorerSpec, Loop, LoopPlan
+from agent_loop.explorers import claude_code_room
 from agent_loop.explorers.claude import ClaudeExplorer
+from agent_loop.explorers.claude_code import ClaudeCodeExplorer
 from agent_loop.gateway.prices import load_prices, usage_of
-from harness.errors import UsageError
+from agent_loop.sandbox.room import why_not
+from harness.errors import ModelError, UsageError
 from harness.plan import load_job
 
 
@@ -52,9 +56,37 @@ def test_a_door_makes_a_claude_explorer(tmp_path: Path) -> None:
     spec = ExplorerSpec(name="e", kind="claude")
     with open_doors(loop(spec), Folders(tmp_path / "run"), key) as doors:
         assert isinstance(make_explorer(spec, 1, (), doors), ClaudeExplorer)
-        other = msgspec.structs.replace(spec, kind="claude-code")
-        with pytest.raises(UsageError, match="use 'claude' or 'offline'"):
+        other = msgspec.structs.replace(spec, name="another")
+        with pytest.raises(UsageError, match="another: kind 'claude' needs a gateway"):
             make_explorer(other, 1, (), doors)
+
+
+def test_claude_code_gets_a_socket_and_is_refused_where_it_is_not_installed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    key = tmp_path / "key"
+    key.write_text("sk-none\n")
+    spec = ExplorerSpec(name="e", kind="claude-code")
+    with monkeypatch.context() as absent:
+        absent.setitem(sys.modules, "claude_agent_sdk", None)
+        with (
+            pytest.raises(ModelError, match=r"install specpilot-harness\[claude-code\]"),
+            open_doors(loop(spec), Folders(tmp_path / "run"), key),
+        ):
+            pass
+    pytest.importorskip("claude_agent_sdk")
+    with monkeypatch.context() as open_plain:
+        open_plain.setattr(claude_code_room, "why_not", lambda _: "no program `bwrap`")
+        with (
+            pytest.raises(UsageError, match="needs bubblewrap: no program `bwrap`"),
+            open_doors(loop(spec), Folders(tmp_path / "run"), key),
+        ):
+            pass
+    if why_not("bubblewrap") is not None:
+        pytest.skip("no bubblewrap on this machine")
+    with open_doors(loop(spec), Folders(tmp_path / "run"), key) as doors:
+        assert isinstance(make_explorer(spec, 1, (), doors), ClaudeCodeExplorer)
+        assert Path(str(doors["e"].socket)).is_socket()
 
 
 def test_the_default_model_has_a_price_and_untold_lifetimes_cost_the_dearer_one() -> None:

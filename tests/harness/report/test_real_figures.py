@@ -36,7 +36,16 @@ def test_each_role_has_the_speed_of_its_arm() -> None:
     found = real_figures(report())
     assert found.tokens_per_second == {"ar": 100.0, "stock": 200.5, "candidate": 301.25, "own_ar": 150.0}
     assert found.stands_on["stock_verdict"] == "exact"
-    assert found.stands_on["requests_at_a_time"] == report().job.plan.measure.batch
+    assert found.stands_on["requests_in_a_batch"] == report().job.plan.measure.batch
+
+
+def test_the_fastest_setting_of_stock_counts() -> None:
+    stock = next(one for one in arms() if one.kind == "stock")
+    other = msgspec.structs.replace(stock, name="stock-k3", kind="candidate", tokens_per_second=250.0)
+    found = real_figures(report(arms=(*arms(), other)))
+    assert (found.tokens_per_second["stock"], found.stands_on["stock_arm"]) == (250.0, "stock-k3")
+    slower = msgspec.structs.replace(other, tokens_per_second=150.0)
+    assert real_figures(report(arms=(*arms(), slower))).stands_on["stock_arm"] == "stock"
 
 
 def test_an_invalid_run_or_other_arms_have_no_figures() -> None:

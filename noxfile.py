@@ -23,6 +23,7 @@ VLLM_CUDA = "vllm==0.25.1"  # the oldest that is supported; it brings its own to
 TRITON = "triton==3.6.0; platform_system == 'Linux'"
 # Tests that measure times or the load of the machine: no other test runs beside them.
 ALONE = (
+    "tests/agent_loop/zoo",
     "tests/harness/load",
     "tests/harness/test_compare.py::test_requests_arrive_at_random_at_the_rate_that_was_asked_for",
     "tests/harness/test_process_tree.py",

@@ -2,7 +2,7 @@
 
 Arm parameters: worktree (folder of the patch), backend ("module:function" in it), params (JSON of the
 candidate's own parameters). `prepare` is kept from guests: whoever knows what will be timed can compute
-it beforehand.
+it beforehand. A guest runs only while it is asked; in between it is stopped with all that it started.
 """
 
 from __future__ import annotations
@@ -16,7 +16,11 @@ from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from agent_loop.guest.wire import LINE_BYTES, Answer, Opening, Order
+import msgspec
+
+from agent_loop.guest.freezing import Freezer
+from agent_loop.guest.hearing import Ear
+from agent_loop.guest.wire import Answer, Opening, Order
 from agent_loop.sandbox.profile import Limits, Profile, existing, interpreter_paths
 from agent_loop.sandbox.room import open_room, require
 from harness.codec import canonical_json, from_json
@@ -28,19 +32,32 @@ from harness.records import DecodeRequest, StepEvent
 
 PASSED_ON = ("LANG", "OMP_NUM_THREADS", "OMP_WAIT_POLICY")
 GUEST_BYTES = 64 << 30  # memory of a guest, where a cgroup holds it
+OPEN_SECONDS = 600.0  # in which a guest must be ready
+STEP_SECONDS = 120.0  # in which it must say its next event
 
 
 class GuestSession:
     """See `harness.protocols.Session`."""
 
-    def __init__(self, deployment: Deployment, arms: Sequence[ArmSpec]) -> None:
+    foreign = True  # it may keep what it has met: `harness.measure.launch` warms it with other prompts
+
+    def __init__(
+        self, deployment: Deployment, arms: Sequence[ArmSpec], *, step_seconds: float = STEP_SECONDS
+    ) -> None:
         """Start a process for every arm and wait until it is ready.
+
+        Args:
+            deployment: of the plan.
+            arms: guests.
+            step_seconds: in which a guest must say its next event.
 
         Raises:
             UsageError: a parameter is missing, or a candidate cannot be opened; the arm is named.
         """
         self._rooms = contextlib.ExitStack()
         self._guests: dict[str, subprocess.Popen[bytes]] = {}
+        self._ears: dict[str, Ear] = {}
+        self._freezers: dict[str, Freezer] = {}
         self._devices: dict[str, str] = {}
         try:
             for arm in arms:
@@ -48,10 +65,15 @@ class GuestSession:
                 self._guests[arm.name] = self._start(arm.name, _profile(opening.worktree, deployment))
                 self._send(arm.name, opening)
             for arm in arms:
+                self._ears[arm.name] = self._listen(arm.name, OPEN_SECONDS)
                 answer = self._hear(arm.name)
                 if answer.kind != "ready":
                     raise UsageError(f"arms[{arm.name}].params: the candidate does not open: {answer.error}")
                 self._devices[arm.name] = str(answer.facts.get("device", ""))
+                self._ears[arm.name] = self._listen(arm.name, step_seconds)
+            for arm in arms:
+                self._freezers[arm.name] = Freezer(self._guests[arm.name].pid)
+                self._freezers[arm.name].freeze()
         except BackendError as error:
             self.close()
             raise UsageError(str(error)) from None
@@ -69,14 +91,18 @@ class GuestSession:
 
     def stream(self, arm: str, requests: Sequence[DecodeRequest]) -> Iterator[StepEvent]:
         """See `Session`."""
-        self._send(arm, Order(requests=tuple(requests)))
-        while True:
-            answer = self._hear(arm)
-            if answer.kind == "end":
-                return
-            if answer.kind != "event" or answer.event is None:
-                raise BackendError(f"guest {arm}: {answer.error or 'spoke out of turn'}")
-            yield answer.event
+        self._freezers[arm].thaw()
+        try:
+            self._send(arm, Order(requests=tuple(map(_nameless, requests))))
+            while True:
+                answer = self._hear(arm)
+                if answer.kind == "end":
+                    return
+                if answer.kind != "event" or answer.event is None:
+                    raise BackendError(f"guest {arm}: {answer.error or 'spoke out of turn'}")
+                yield answer.event
+        finally:
+            self._freezers[arm].freeze()
 
     def close(self) -> None:
         """See `Session`."""
@@ -110,11 +136,17 @@ class GuestSession:
         except OSError:
             raise BackendError(f"guest {arm} has ended") from None
 
-    def _hear(self, arm: str) -> Answer:
+    def _listen(self, arm: str, patience_s: float) -> Ear:
         pipe = self._guests[arm].stdout
-        line = b"" if pipe is None else pipe.readline(LINE_BYTES)
-        if not line.endswith(b"\n"):
-            raise BackendError(f"arms[{arm}].params: the guest ended, or said too much at once")
+        return Ear(-1 if pipe is None else pipe.fileno(), arm, patience_s)
+
+    def _hear(self, arm: str) -> Answer:
+        """The next answer; a guest that breaks off is ended, so that it costs its patience once."""
+        try:
+            line = self._ears[arm].line()
+        except BackendError:
+            self._guests[arm].kill()
+            raise
         try:
             return from_json(line, Answer, f"guest {arm}")
         except DataError as error:
@@ -135,6 +167,11 @@ def _opening(deployment: Deployment, arm: ArmSpec) -> Opening:
     params: Mapping[str, Param] = json.loads(str(arm.params["params"]))
     inner = ArmSpec(name=arm.name, kind=arm.kind, backend=str(arm.params["backend"]), params=dict(params))
     return Opening(deployment=deployment, arm=inner, worktree=str(arm.params["worktree"]))
+
+
+def _nameless(request: DecodeRequest) -> DecodeRequest:
+    """Without its id, which says whether the row is a public one."""
+    return msgspec.structs.replace(request, request_id="")
 
 
 def _profile(worktree: str, deployment: Deployment) -> Profile:

@@ -78,12 +78,12 @@ def warm_up(
 
 
 def _as_warm_up(session: Session | ServerSession, request: DecodeRequest) -> DecodeRequest:
-    """The request, or for a server one of the same length: it must not meet a prompt twice unmeasured.
+    """The request, or for code that is not ours one of the same length.
 
-    A server may answer from a cache what it has met before; the audits look for that, and can only
-    do so if the first meeting is a measured one.
+    A server, or a session that calls itself `foreign`, may answer from a cache what it has met before:
+    its first meeting with a prompt must be a measured one. The audits of servers look for that.
     """
-    if not isinstance(session, ServerSession):
+    if not isinstance(session, ServerSession) and not getattr(session, "foreign", False):
         return request
     return msgspec.structs.replace(request, prompt_token_ids=request.prompt_token_ids[::-1])
 

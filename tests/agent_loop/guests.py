@@ -54,10 +54,64 @@ class Session:
         files = [one for one in links if not one.startswith(("/dev", "/proc"))]
         seen = {"environ": sorted(os.environ), "files": files, "writable": writable}
         seen["prepared"] = self.prepared
+        seen["told"] = [request.request_id for request in requests]
         raise RuntimeError(json.dumps(seen))
 
     def prepare(self, arm, requests):
         self.prepared = True
+
+    def close(self):
+        pass
+
+
+def open_session(deployment, arms):
+    return Session()
+"""
+SILENT = """import time
+
+
+class Session:
+    def describe(self):
+        return {"device": "cpu"}
+
+    def stream(self, arm, requests):
+        time.sleep(3600)
+        return iter(())
+
+    def close(self):
+        pass
+
+
+def open_session(deployment, arms):
+    return Session()
+"""
+# A child counts hundredths of a second; told are those since the last request, and those during this one.
+COUNTING = """import json, subprocess, sys, time
+
+CHILD = "import time\\nwhile True:\\n    open('/tmp/ticks', 'a').write('x'); time.sleep(0.01)"
+
+
+class Session:
+    def __init__(self):
+        subprocess.Popen([sys.executable, "-S", "-c", CHILD], start_new_session=True)
+        self.last = None
+
+    def describe(self):
+        return {"device": "cpu"}
+
+    def ticks(self):
+        try:
+            return len(open("/tmp/ticks").read())
+        except FileNotFoundError:
+            return 0
+
+    def stream(self, arm, requests):
+        began = self.ticks()
+        since = 0 if self.last is None else began - self.last
+        while self.ticks() < began + 4:
+            time.sleep(0.01)
+        self.last = self.ticks()
+        raise RuntimeError(json.dumps([since, self.last - began]))
 
     def close(self):
         pass

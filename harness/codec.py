@@ -26,7 +26,7 @@ class Record(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
 def canonical_json(value: object) -> bytes:
     """Canonical bytes of a record: sorted keys, no white space, non-finite floats refused."""
     plain = msgspec.to_builtins(value, str_keys=True)
-    _refuse_non_finite(plain, "$")
+    _refuse_unwritable(plain, "$")
     return msgspec.json.encode(plain, order="sorted")
 
 
@@ -46,7 +46,7 @@ def from_json(data: bytes | str, kind: type[R], where: str) -> R:
     """
     try:
         return msgspec.json.decode(data, type=kind)
-    except (msgspec.DecodeError, UnicodeDecodeError) as error:
+    except (msgspec.DecodeError, ValueError, RecursionError) as error:  # UTF-8, half surrogates, depth
         raise DataError(f"{where}: {error}") from None
 
 
@@ -58,7 +58,10 @@ def from_toml(text: str, kind: type[R], where: str) -> R:
     """
     try:
         plain = tomllib.loads(text)
-    except tomllib.TOMLDecodeError as error:
+        _refuse_unwritable(plain, "$")
+    except RecursionError:
+        raise UsageError(f"{where}: not valid TOML: it is nested too deeply") from None
+    except ValueError as error:  # a TOMLDecodeError, or a number that no record holds
         raise UsageError(f"{where}: not valid TOML: {error}") from None
     return from_plain(plain, kind, where)
 
@@ -101,15 +104,18 @@ def _default(field: msgspec.structs.FieldInfo) -> object:
     return field.default
 
 
-def _refuse_non_finite(value: object, path: str) -> None:
+def _refuse_unwritable(value: object, path: str) -> None:
+    """Numbers that canonical JSON does not hold."""
     if isinstance(value, float) and not math.isfinite(value):
         raise ValueError(f"{path}: {value} has no place in a record; use None")
+    if isinstance(value, int) and not -(2**63) <= value < 2**64:
+        raise ValueError(f"{path}: a whole number has at most 64 bits")
     if isinstance(value, dict):
         for key, item in value.items():
-            _refuse_non_finite(item, f"{path}.{key}")
+            _refuse_unwritable(item, f"{path}.{key}")
     elif isinstance(value, list | tuple):
         for index, item in enumerate(value):
-            _refuse_non_finite(item, f"{path}[{index}]")
+            _refuse_unwritable(item, f"{path}[{index}]")
 
 
 def _suggestion(kind: type[Any], message: str) -> str:

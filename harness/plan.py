@@ -98,6 +98,8 @@ class MeasureSpec(Record, frozen=True):
         for field in ("launches", "blocks", "batch"):
             if getattr(self, field) < 1:
                 raise ValueError(f"`{field}` must be at least 1, got {getattr(self, field)}")
+        if self.warmup_prompts < 0 or self.max_foreign_load < 0.0:
+            raise ValueError("`warmup_prompts` and `max_foreign_load` must be 0 or more")
 
 
 class OracleSpec(Record, frozen=True):
@@ -121,6 +123,15 @@ class StatsSpec(Record, frozen=True):
     tpot_ms: float | None = None
     e2e_ms: float | None = None
 
+    def __post_init__(self) -> None:
+        """Refuse what no interval can be made of."""
+        if not 0.0 < self.confidence < 1.0:
+            raise ValueError(f"`confidence` must lie between 0 and 1, got {self.confidence}")
+        if self.resamples < 1:
+            raise ValueError(f"`resamples` must be at least 1, got {self.resamples}")
+        if self.equivalence_margin < 0.0:
+            raise ValueError(f"`equivalence_margin` must be 0 or more, got {self.equivalence_margin}")
+
 
 class Plan(Record, frozen=True):
     """One run, completely."""
@@ -140,6 +151,7 @@ class Plan(Record, frozen=True):
 
     def __post_init__(self) -> None:
         """Hold what the rest of the house relies on."""
+        hold_name(self.name)
         if not self.sets:
             raise ValueError("`sets` is empty; name at least one evaluation set")
         names = [arm.name for arm in self.arms]
@@ -172,6 +184,17 @@ class Plan(Record, frozen=True):
     def arm(self, name: str) -> ArmSpec:
         """The arm of that name."""
         return next(arm for arm in self.arms if arm.name == name)
+
+
+def hold_name(value: str) -> None:
+    """Hold that the name of a plan or campaign can be that of a folder, and leads nowhere else.
+
+    Raises:
+        ValueError: it is empty, has a path in it, or no file system takes it.
+    """
+    no_folder = not value.strip() or value in (".", "..") or len(value.encode()) > 200
+    if no_folder or set(value) & {"/", "\\", "\0"}:
+        raise ValueError(f"`name` must be that of a folder, without / or \\, got {value[:60]!r}")
 
 
 class Job(Record, frozen=True):
@@ -227,7 +250,7 @@ def _read(reference: str, kind: Literal["plans", "deployments"]) -> tuple[str, s
     if path.suffix == ".toml" or path.is_file():
         try:
             return path.read_text(encoding="utf-8"), str(path), path.parent
-        except (OSError, UnicodeDecodeError) as error:
+        except (OSError, ValueError) as error:  # not UTF-8, or no path at all
             raise UsageError(f"{kind[:-1]} {reference}: cannot be read: {error}") from None
     if reference in built_in(kind):
         return (resources.files("harness") / kind / f"{reference}.toml").read_text(), reference, None

@@ -118,7 +118,7 @@ def load_file(name_or_path: str) -> ClaimFile:
     if path.suffix == ".toml":
         try:
             return from_toml(path.read_text(encoding="utf-8"), ClaimFile, str(path))
-        except (OSError, UnicodeDecodeError) as error:
+        except (OSError, ValueError) as error:
             raise UsageError(f"claims {name_or_path}: cannot be read: {error}") from None
     if name_or_path not in built_in():
         raise UsageError(

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from harness.errors import DataError
-from harness.importers.records import Imported, ImportedRequest, Source, section, words
+from harness.importers.records import Imported, ImportedRequest, Source, section, whole_text, words
 
 MILLISECONDS = {"ms": 1e-3, "s": 1.0, "sec": 1.0, "us": 1e-6, "ns": 1e-9}
 LENGTHS = ("spec_decode_token_weighted_acceptance_length", "spec_decode_acceptance_length")
@@ -54,9 +54,10 @@ def read_summary(source: Source, documents: list[dict[str, Any]]) -> Imported:
         if value is not None and length is None:
             length, which = value, name
     gpus = {
-        str(gpu.get("gpu_name"))
+        whole_text(gpu.get("gpu_name"))
         for endpoint_data in section(found, "telemetry_data", "endpoints").values()
         for gpu in section(endpoint_data, "gpus").values()
+        if isinstance(gpu, Mapping)
     }
     return Imported(
         tool="aiperf",
@@ -81,7 +82,7 @@ def _request(source: Source, document: Mapping[str, Any]) -> ImportedRequest:
     conversation = words(metadata.get("conversation_id"))
     tokens = _value(source, document, "output_sequence_length")
     return ImportedRequest(
-        key=None if conversation is None else f"{conversation}/{metadata.get('turn_index', 0)}",
+        key=None if conversation is None else f"{conversation}/{words(metadata.get('turn_index', 0))}",
         output_tokens=None if tokens is None else round(tokens),
         seconds=_seconds(source, document, "request_latency"),
         ttft_seconds=_seconds(source, document, "time_to_first_token"),
@@ -96,7 +97,7 @@ def _seconds(source: Source, document: Mapping[str, Any], name: str) -> float | 
     value = _value(source, document, name)
     if value is None:
         return None
-    unit = str(section(document, "metrics", name).get("unit"))
+    unit = whole_text(section(document, "metrics", name).get("unit"))
     if unit not in MILLISECONDS:
         raise DataError(f"{source.path}: `{name}` is in {unit!r}; known units are {', '.join(MILLISECONDS)}")
     return value * MILLISECONDS[unit]

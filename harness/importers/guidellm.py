@@ -27,8 +27,9 @@ def read_guidellm(source: Source, documents: list[dict[str, Any]]) -> Imported:
     if not benchmarks or not isinstance(benchmarks[-1], dict):
         raise DataError(f"{source.path}: `benchmarks` is empty")
     found = benchmarks[-1]
-    good = [one for one in section(found, "requests").get("successful") or [] if isinstance(one, Mapping)]
-    bad = section(found, "requests").get("errored") or []
+    requested = section(found, "requests")
+    good = [one for one in source.series(requested, "successful") or [] if isinstance(one, Mapping)]
+    bad = source.series(requested, "errored") or []
     requests = tuple(_request(source, one) for one in good)
     strategy = section(found, "config", "strategy") or section(found, "args", "strategy")
     cautions = [TPOT]

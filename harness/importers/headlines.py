@@ -13,9 +13,10 @@ import numpy as np
 import numpy.typing as npt
 
 from harness.errors import UndefinedMetric, UsageError
-from harness.importers.records import Imported
+from harness.importers.records import Imported, ImportedRequest
 
 Floats = npt.NDArray[np.float64]
+SHORTEST = 1e-9  # seconds of a request
 Recount = Callable[[str], int]  # tokens of a text, special ones included
 
 
@@ -119,11 +120,7 @@ def headlines(baseline: Imported, method: Imported, recount: Recount | None = No
 def _pair(baseline: Imported, method: Imported, recount: Recount | None) -> tuple[_Paired, int]:
     base = {one.key: one for one in baseline.requests if one.key is not None}
     own = {one.key: one for one in method.requests if one.key is not None}
-    keys = [
-        key
-        for key in own
-        if key in base and all(one.output_tokens and one.seconds for one in (base[key], own[key]))
-    ]
+    keys = [key for key in own if key in base and all(_is_measured(one) for one in (base[key], own[key]))]
     if not keys:
         raise UndefinedMetric(
             f"{baseline.source} and {method.source} share no request with tokens and a time: save details "
@@ -147,6 +144,11 @@ def _pair(baseline: Imported, method: Imported, recount: Recount | None) -> tupl
         ),
         left_out,
     )
+
+
+def _is_measured(one: ImportedRequest) -> bool:
+    """Whether it has tokens and a time that a clock can tell from none."""
+    return bool(one.output_tokens) and one.seconds is not None and one.seconds >= SHORTEST
 
 
 def _first(baseline: Imported, keys: Sequence[str]) -> int:

@@ -12,6 +12,7 @@ from harness.codec import Record
 from harness.errors import DataError
 
 Tool = Literal["vllm-bench", "sglang-bench", "guidellm", "aiperf", "spec-bench"]
+LARGEST = 10**21  # of a figure: nanoseconds since 1970 are below it
 MAYBE_UNKNOWN = (
     *("tool_version", "model", "engine", "gpu", "dataset", "concurrency", "request_rate", "temperature"),
     *("ignore_eos", "completed", "failed", "duration_s", "output_tokens", "acceptance_length"),
@@ -87,7 +88,7 @@ class Source:
             raise DataError(f"{self.path}: not UTF-8 text: {error.reason}") from None
         try:
             found = [json.loads(text)]
-        except json.JSONDecodeError:
+        except (ValueError, RecursionError):
             found = [
                 self._line(number, line) for number, line in enumerate(text.split("\n"), 1) if line.strip()
             ]
@@ -97,7 +98,7 @@ class Source:
         return found
 
     def number(self, document: Mapping[str, Any], field: str) -> float | None:
-        """A finite number; None where the field is missing, null, or infinite (which tools write for "off").
+        """A number of 0 or more; None where it is missing, null, or infinite (which tools write for "off").
 
         Raises:
             DataError: it is something else.
@@ -107,9 +108,9 @@ class Source:
             return None
         if value is None:
             return None
-        if isinstance(value, bool) or not isinstance(value, int | float):
-            raise DataError(f"{self.path}: `{field}` must be a number, it is {value!r}")
-        return float(value) if math.isfinite(value) else None
+        if isinstance(value, float) and not math.isfinite(value):
+            return None
+        return self._figure(value, field)
 
     def whole(self, document: Mapping[str, Any], field: str) -> int | None:
         """A whole number, or None; see `number`."""
@@ -130,16 +131,40 @@ class Source:
             raise DataError(f"{self.path}: `{field}` must be {wanted}")
         return value
 
+    def numbers(
+        self, document: Mapping[str, Any], field: str, length: int | None = None
+    ) -> list[float] | None:
+        """A list of numbers of 0 or more; None where the field is missing.
+
+        Raises:
+            DataError: it is no list, not of this length, or holds something else.
+        """
+        values = self.series(document, field, length)
+        return None if values is None else [self._figure(value, field) for value in values]
+
+    def _figure(self, value: object, field: str) -> float:
+        if isinstance(value, bool) or not isinstance(value, int | float) or not 0 <= value <= LARGEST:
+            shown = (
+                f"{value!r:.60}" if not isinstance(value, int) or abs(value) <= LARGEST else "far too large"
+            )
+            raise DataError(f"{self.path}: `{field}` must be a number of 0 or more, it is {shown}")
+        return float(value)
+
     def _line(self, number: int, line: str) -> Any:
         try:
             return json.loads(line)
-        except json.JSONDecodeError as error:
-            raise DataError(f"{self.path} line {number}: no JSON: {error.msg}") from None
+        except (ValueError, RecursionError) as error:
+            raise DataError(f"{self.path} line {number}: no JSON: {error}") from None
 
 
 def words(value: object) -> str | None:
-    """Text that says something, or None."""
-    return str(value) if value not in (None, "", "none", "None") else None
+    """Text that says something, or None; half surrogates, which no file can hold, become question marks."""
+    return whole_text(value) if value not in (None, "", "none", "None") else None
+
+
+def whole_text(value: object) -> str:
+    """Any value as text that can be written."""
+    return str(value).encode("utf-8", errors="replace").decode()
 
 
 def section(document: Mapping[str, Any], *names: str) -> Mapping[str, Any]:

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from harness.importers.records import Imported, ImportedRequest, Source, words
+from harness.importers.records import Imported, ImportedRequest, Source, whole_text, words
 
 CHUNKS = "its inter-token latencies and peak throughput count stream chunks, which may hold many tokens"
 SERVER_WIDE = "its acceptance counters are the whole server's: other traffic and warm-up count too"
@@ -29,7 +29,7 @@ def read_vllm(source: Source, documents: list[dict[str, Any]]) -> Imported:
     """The last result of the file."""
     found = documents[-1]
     length = source.number(found, "spec_decode_acceptance_length")
-    requests = _requests(source, found, latencies=source.series(found, "latencies"))
+    requests = _requests(source, found, latencies=source.numbers(found, "latencies"))
     cautions = [CHUNKS]
     if length is not None:
         cautions.append(SERVER_WIDE)
@@ -86,15 +86,15 @@ def read_sglang(source: Source, documents: list[dict[str, Any]]) -> Imported:
 
 
 def _requests(
-    source: Source, found: Mapping[str, Any], latencies: list[Any] | None
+    source: Source, found: Mapping[str, Any], latencies: list[float] | None
 ) -> tuple[ImportedRequest, ...]:
     """Requests in the order they were sent, which is the order of the data set; failed ones left out."""
-    lengths = source.series(found, "output_lens")
+    lengths = source.numbers(found, "output_lens")
     if lengths is None:
         return ()
     count = len(lengths)
-    ttfts = source.series(found, "ttfts", count)
-    gaps = source.series(found, "itls", count)
+    ttfts = source.numbers(found, "ttfts", count)
+    gaps = _gaps(source, found, count)
     inputs = source.series(found, "input_lens", count)
     texts = source.series(found, "generated_texts", count)
     errors = source.series(found, "errors", count)
@@ -105,14 +105,22 @@ def _requests(
             continue
         seconds = ends[index] if ends is not None else None
         if seconds is None and ttfts is not None and gaps is not None:
-            seconds = ttfts[index] + sum(gaps[index])
+            seconds = ttfts[index] + gaps[index]
         kept.append(
             ImportedRequest(
-                key=f"{index}/{inputs[index]}" if inputs is not None else None,
+                key=whole_text(f"{index}/{inputs[index]}") if inputs is not None else None,
                 output_tokens=int(length),
-                seconds=float(seconds) if seconds else None,
-                ttft_seconds=float(ttfts[index]) if ttfts is not None else None,
-                texts=(str(texts[index]),) if texts is not None else None,
+                seconds=seconds or None,
+                ttft_seconds=ttfts[index] if ttfts is not None else None,
+                texts=(whole_text(texts[index]),) if texts is not None else None,
             )
         )
     return tuple(kept)
+
+
+def _gaps(source: Source, found: Mapping[str, Any], count: int) -> list[float] | None:
+    """Seconds between the first and the last token of each request."""
+    told = source.series(found, "itls", count)
+    if told is None:
+        return None
+    return [sum(source.numbers({"itls": gaps}, "itls") or ()) for gaps in told]

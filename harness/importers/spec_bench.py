@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from harness.errors import DataError
-from harness.importers.records import Imported, ImportedRequest, Source, words
+from harness.importers.records import Imported, ImportedRequest, Source, whole_text, words
 
 COUNTING = (
     "its speed.py takes the method's own token counts, but re-tokenises the baseline's text and takes one "
@@ -29,7 +29,7 @@ def is_spec_bench(document: Mapping[str, Any]) -> bool:
 def read_spec_bench(source: Source, documents: list[dict[str, Any]]) -> Imported:
     """Every question; turns of one are added up, as its own report does."""
     requests = tuple(_question(source, d) for d in documents if is_spec_bench(d))
-    names = {str(d["model_id"]) for d in documents if words(d.get("model_id"))}
+    names = {whole_text(d["model_id"]) for d in documents if words(d.get("model_id"))}
     counts = [request.output_tokens for request in requests]
     lengths = [length for request in requests for length in request.accept_lengths]
     seconds = [request.seconds for request in requests if request.seconds is not None]
@@ -53,12 +53,13 @@ def _question(source: Source, document: Mapping[str, Any]) -> ImportedRequest:
     choice = document["choices"][0]
     key = words(document.get("question_id"))
     where = f"{source.path}, question {key}"
-    times, tokens = choice.get("wall_time"), choice.get("new_tokens")
-    if not isinstance(times, list) or not all(isinstance(t, int | float) for t in times):
+    times = source.numbers(choice, "wall_time")
+    if times is None:
         raise DataError(f"{where}: `wall_time` must be a list of seconds")
-    if not isinstance(tokens, list) or len(tokens) != len(times):
+    tokens = source.numbers(choice, "new_tokens")
+    if tokens is None or len(tokens) != len(times):
         raise DataError(f"{where}: `new_tokens` must be a list as long as `wall_time`")
-    turns = choice.get("turns") or []
+    turns = source.series(choice, "turns") or []
     if any(str(turn) == "ERROR" for turn in turns):
         raise DataError(
             f"{where}: a turn is 'ERROR', whose times are those of another turn; leave the line out"
@@ -68,6 +69,6 @@ def _question(source: Source, document: Mapping[str, Any]) -> ImportedRequest:
         category=words(document.get("category")),
         output_tokens=int(sum(tokens)),
         seconds=float(sum(times)),
-        texts=tuple(map(str, turns)) if turns else None,
-        accept_lengths=tuple(float(n) for n in choice.get("accept_lengths") or ()),
+        texts=tuple(map(whole_text, turns)) if turns else None,
+        accept_lengths=tuple(source.numbers(choice, "accept_lengths") or ()),
     )

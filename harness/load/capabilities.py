@@ -13,6 +13,7 @@ from harness.load.told import Told, read_told
 from harness.load.wire import Capabilities
 
 TIMEOUT_S = 20.0
+MAX_BYTES = 64 * 1024 * 1024  # of a page; a server that never ends one must not fill the memory
 
 
 def get(url: str) -> str | None:
@@ -20,18 +21,21 @@ def get(url: str) -> str | None:
 
     Raises:
         UsageError: nothing answers at that address.
+        BackendError: the answer is too long to be one.
     """
     if not url.startswith(("http://", "https://")):
         raise UsageError(f"{url!r} is no http(s) URL")
     try:
         with urlopen(Request(url), timeout=TIMEOUT_S) as response:  # noqa: S310 - scheme checked above
-            body: bytes = response.read()
-            return body.decode("utf-8", errors="replace")
+            body: bytes = response.read(MAX_BYTES + 1)
     except HTTPError:
         return None
     except (URLError, TimeoutError, OSError) as error:
         reason = getattr(error, "reason", error)
         raise UsageError(f"no server answers at {url}: {reason}; start it, or correct the URL") from None
+    if len(body) > MAX_BYTES:
+        raise BackendError(f"{url} answers with more than {MAX_BYTES} bytes; is this the server?")
+    return body.decode("utf-8", errors="replace")
 
 
 def ask(base: str, model: str | None = None) -> Capabilities:
@@ -131,5 +135,5 @@ def _json(text: str | None) -> Any:
         return None
     try:
         return json.loads(text)
-    except ValueError:
+    except (ValueError, RecursionError):
         return None

@@ -16,6 +16,8 @@ from harness.protocols import Clock
 
 ATTEMPTS = 4  # of a request that is answered 429 or 503 before it starts
 LONGEST_WAIT_S = 30.0  # a longer Retry-After is a failed request
+MAX_STREAM_BYTES = 512 * 1024 * 1024  # a server that never ends a stream must not fill the memory
+MAX_ERROR_BYTES = 4096  # of the body of an answer that is no stream
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -80,7 +82,8 @@ async def exchange(
                     await asyncio.sleep(wait)
                     continue
                 if response.status != 200:
-                    return failed(f"HTTP {response.status}: {_short(await response.text())}")
+                    said = (await response.content.read(MAX_ERROR_BYTES)).decode("utf-8", errors="replace")
+                    return failed(f"HTTP {response.status}: {_short(said)}")
                 return await _follow(response, clock, sent, origin_ns, refusals)
         except (aiohttp.ClientError, BackendError, UnicodeDecodeError) as error:
             return failed(f"{type(error).__name__}: {_short(str(error))}")
@@ -99,8 +102,12 @@ async def _follow(
     usage: int | None = None
     ended = False
     last = 0
+    size = 0
     async for received in response.content.iter_any():
         now = clock.monotonic_ns() - sent
+        size += len(received)
+        if size > MAX_STREAM_BYTES:
+            raise BackendError(f"the server sent more than {MAX_STREAM_BYTES} bytes for one request")
         for data in parser.feed(received):
             chunk = parse_chunk(data)
             if chunk is None:

@@ -18,6 +18,7 @@ class EventParser:
         """Start at the beginning of a stream."""
         self._rest = b""
         self._data: list[bytes] = []
+        self._held = 0  # bytes of the lines of `_data`, their names included: an empty line takes room, too
 
     def feed(self, received: bytes) -> list[bytes]:
         """Take bytes from the network and return the data of every event they complete.
@@ -33,7 +34,8 @@ class EventParser:
                 events.extend(self._take())
             elif text.startswith(b"data:"):
                 self._data.append(text[5:].removeprefix(b" "))
-        if len(self._rest) + sum(map(len, self._data)) > MAX_EVENT_BYTES:
+                self._held += len(line)
+        if len(self._rest) + self._held > MAX_EVENT_BYTES:
             raise BackendError(f"the server sent an event of more than {MAX_EVENT_BYTES} bytes")
         return events
 
@@ -44,5 +46,5 @@ class EventParser:
     def _take(self) -> list[bytes]:
         if not self._data:
             return []
-        event, self._data = b"\n".join(self._data), []
+        event, self._data, self._held = b"\n".join(self._data), [], 0
         return [event]

@@ -116,7 +116,7 @@ def parse_chunk(data: bytes) -> Chunk | None:
         return None
     try:
         event = msgspec.json.decode(data, type=_Event)
-    except (msgspec.DecodeError, UnicodeDecodeError) as broken:
+    except (msgspec.DecodeError, ValueError, RecursionError) as broken:
         raise BackendError(f"the server sent an event that is no completion chunk: {broken}") from None
     if event.error is not None:
         raise BackendError(f"the server sent an error: {str(event.error)[:300]}")

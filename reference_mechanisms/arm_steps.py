@@ -6,11 +6,10 @@ from collections.abc import Mapping
 
 from reference_mechanisms.arms import ArmSettings, ParameterError
 from reference_mechanisms.engine.graphs import Graphs
-from reference_mechanisms.engine.lanes import Lanes, Static
+from reference_mechanisms.engine.lanes import ROW_STEP, Lanes, Static
+from reference_mechanisms.engine.probe import Probe, probe_lanes
 from reference_mechanisms.engine.target import Target
 from reference_mechanisms.errors import TargetError
-
-ROW_STEP = 8  # rows of a step of fixed shape are a multiple of this
 
 
 def lanes_of(arms: Mapping[str, ArmSettings], target: Target, capacity: int) -> Lanes | None:
@@ -27,10 +26,11 @@ def lanes_of(arms: Mapping[str, ArmSettings], target: Target, capacity: int) -> 
                 f"arms[{name}].params: `recheck` = 'near-ties' does not run in steps of fixed shape; give "
                 f"`graphs = false` to every arm, so that all round alike"
             )
-        if arm.graphs and arm.verifies_trees:
+        if arm.graphs and arm.tree_measured:
             raise ParameterError(
-                f"arms[{name}].params: `tree` is not verified in steps of fixed shape; give `graphs = false` "
-                f"to every arm, so that all round alike"
+                f"arms[{name}].params: `tree_budget` = 'measured' cuts trees to what pays, and a step of "
+                f"fixed shape costs the same however few nodes it holds; leave it out, or give "
+                f"`graphs = false` to every arm"
             )
     most = max(arm.rows for arm in arms.values() if arm.graphs)
     rows = -(-most // ROW_STEP) * ROW_STEP
@@ -38,6 +38,20 @@ def lanes_of(arms: Mapping[str, ArmSettings], target: Target, capacity: int) -> 
         return Lanes(target, capacity, Static(rows, Graphs(target.device)))
     except TargetError as error:
         raise ParameterError(str(error)) from None
+
+
+def lanes_for(lanes: Lanes | None, arm: ArmSettings) -> Lanes | None:
+    """The lanes of one arm: of no more rows than it needs, where that changes no bit."""
+    return None if lanes is None or not arm.graphs else lanes.narrowed(arm.rows)
+
+
+def probed(lanes: Lanes | None, arms: Mapping[str, ArmSettings]) -> Probe | None:
+    """What the widest steps of these arms do to the logits of the narrowest."""
+    if lanes is None:
+        return None
+    stepped = [arm for arm in arms.values() if arm.graphs]
+    narrow = lanes.narrowed(min(arm.rows for arm in stepped))
+    return probe_lanes(narrow, lanes, trees=any(arm.verifies_trees for arm in stepped))
 
 
 def shapes_of(arms: Mapping[str, ArmSettings]) -> tuple[int, ...]:

@@ -25,7 +25,7 @@ from reference_mechanisms.arm_drafters import (
     weights_sha256,
 )
 from reference_mechanisms.arm_figures import Sample, write_arm_figures
-from reference_mechanisms.arm_steps import lanes_of, shapes_of, verification_of
+from reference_mechanisms.arm_steps import lanes_for, lanes_of, probed, shapes_of, verification_of
 from reference_mechanisms.arm_targets import (
     Loaded,
     dense_trees,
@@ -46,7 +46,7 @@ from reference_mechanisms.drafters.protocol import Drafter
 from reference_mechanisms.drafters.shipped import ROOT
 from reference_mechanisms.engine.decode import Decoder
 from reference_mechanisms.engine.lanes import Lanes
-from reference_mechanisms.engine.probe import Probe, probe, probe_lane
+from reference_mechanisms.engine.probe import Probe, probe
 from reference_mechanisms.engine.rules import Rules
 from reference_mechanisms.engine.target import Target
 from reference_mechanisms.errors import DrafterError, MechanismError, RequestError, TargetError
@@ -115,15 +115,12 @@ class ReferenceSession:
             return Decoder(target, model.eos_token_ids, tokenizer.decode, capacity, own, lanes, nodes)
 
         self._decoders = {
-            name: decoder(name, self._lanes if one.graphs else None, one.tree or 0)
+            name: decoder(name, lanes_for(self._lanes, one), one.tree or 0)
             for name, one in self._arms.items()
         }
         self._recorder = decoder(None, self._lanes)
         self._probe: Probe = probe(self._target, shapes_of(self._arms), batch=2)
-        self._single_probe: Probe | None = None
-        if self._lanes is not None:
-            lane, rows = self._lanes.checking(()), self._lanes.rows
-            self._single_probe = probe_lane(lane, self._target.config.vocab_size, rows)
+        self._single_probe = probed(self._lanes, self._arms)
         self._recorded: dict[tuple[int, ...], tuple[int, ...]] = {}
 
     def describe(self) -> dict[str, Any]:
@@ -151,8 +148,9 @@ class ReferenceSession:
             ),
             "probe_of_single_requests": singles
             and (
-                f"logits of {singles.positions} positions as drafts in steps of {singles.shapes[0]} rows, "
-                f"against steps without drafts: largest difference {singles.largest_difference:g}"
+                f"logits of {singles.positions} positions as drafts in steps of {singles.shapes[-1]} rows, "
+                f"against steps of {singles.shapes[0]} rows without drafts: largest difference "
+                f"{singles.largest_difference:g}"
             ),
             "verification": verification_of(self._arms),
             "two_level": {name: one.about for name, one in self._two_level.items()},

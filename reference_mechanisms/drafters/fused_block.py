@@ -149,6 +149,10 @@ class FusedBlock:
     @torch.inference_mode()
     def draft(self, anchor: Tensor, start: Tensor) -> Tensor:
         """As in `protocol.DraftProgram`."""
+        return self._kernels.best(self.scores(anchor, start))
+
+    def scores(self, anchor: Tensor, start: Tensor) -> Tensor:
+        """Logits [drafts, vocabulary] behind the anchor; arguments as of `draft`."""
         weights, config = self._weights, self._weights.config
         sizes, rows = config.sizes, len(self._index)
         positions = start + self._index
@@ -167,7 +171,7 @@ class FusedBlock:
             hidden, normed = mine.add_norm(hidden, layer.output(attended), layer.post_norm)
             gated = mine.gate(layer.gate_up(normed))
             hidden, normed = mine.add_norm(hidden, layer.down(gated), next_norm)
-        return self._kernels.best(self._head(normed if config.anchor_row else normed[1:]))
+        return self._head(normed if config.anchor_row else normed[1:])
 
     def _seen(self, start: Tensor, positions: Tensor, reach: Reach) -> Seen:
         """What the rows of the block see."""

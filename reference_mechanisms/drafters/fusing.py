@@ -9,7 +9,7 @@ import torch
 from torch import Tensor, nn
 
 from reference_mechanisms.drafters.dflash import DFlash, Head
-from reference_mechanisms.drafters.fused_block import FusedBlock, take_weights
+from reference_mechanisms.drafters.fused_block import FusedBlock, Weights, take_weights
 from reference_mechanisms.kernels.step.choice import TORCH, kernels_for
 from reference_mechanisms.targets.matrices import Matrices, PlainMatrices
 from reference_mechanisms.weight12.raw_matrices import RawMatrices
@@ -61,6 +61,11 @@ def fused_program(network: DFlash, embed: Head, head: Head, drafts: int, positio
         drafts: tokens of a draft.
         positions: most that are absorbed or drafted from.
     """
+    return FusedBlock(network_weights(network), embed, head, drafts, positions)
+
+
+def network_weights(network: DFlash) -> Weights:
+    """Of a loaded network, copied into the order of the kernels."""
     source, weight = NetworkTensors(network), network.fc.weight
     matrices: Matrices = (
         RawMatrices(source, weight.device)
@@ -68,5 +73,4 @@ def fused_program(network: DFlash, embed: Head, head: Head, drafts: int, positio
         else PlainMatrices(source, weight.dtype, weight.device)
     )
     with torch.inference_mode():
-        weights = take_weights(network.config, source, matrices, weight.dtype, weight.device)
-    return FusedBlock(weights, embed, head, drafts, positions)
+        return take_weights(network.config, source, matrices, weight.dtype, weight.device)

@@ -7,6 +7,7 @@ from typing import NamedTuple, Protocol, runtime_checkable
 
 from torch import Tensor
 
+from reference_mechanisms.kernels.step.trees import TreeTurn
 from reference_mechanisms.request import Request
 from reference_mechanisms.verification.tree import depths_of
 
@@ -102,6 +103,24 @@ class DraftProgram(Protocol):
 
 
 @runtime_checkable
+class TreeProgram(Protocol):
+    """As `DraftProgram`, but it drafts trees."""
+
+    @property
+    def drafts(self) -> int:
+        """Levels of its trees."""
+        ...
+
+    def absorb(self, taps: Tensor, positions: Tensor, following: Tensor, last: Tensor) -> None:
+        """As in `DraftProgram`."""
+        ...
+
+    def plant(self, turn: TreeTurn) -> None:
+        """Put the best tree behind the anchor of a turn; the turn says where, and how deep is useful."""
+        ...
+
+
+@runtime_checkable
 class StaticDrafter(ContextDrafter, Protocol):
     """A drafter that can also be had as a device program, for greedy decoding."""
 
@@ -116,4 +135,23 @@ class StaticDrafter(ContextDrafter, Protocol):
         Args:
             positions: most that are absorbed or drafted from.
         """
+        ...
+
+
+@runtime_checkable
+class PlantingDrafter(ContextDrafter, Protocol):
+    """A drafter of trees that can also be had as a device program, for greedy decoding."""
+
+    @property
+    def nodes(self) -> int | None:
+        """Of its trees, at most; None: it drafts chains."""
+        ...
+
+    @property
+    def key(self) -> Hashable | None:
+        """As in `StaticDrafter`."""
+        ...
+
+    def planter(self, positions: int) -> TreeProgram:
+        """A new program; arguments as of `StaticDrafter.program`."""
         ...

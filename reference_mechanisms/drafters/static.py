@@ -87,14 +87,18 @@ class BlockProgram:
     @torch.inference_mode()
     def draft(self, anchor: Tensor, start: Tensor) -> Tensor:
         """As in `protocol.DraftProgram`."""
+        predicting = self._predicting(anchor, start)
+        return self._model.draft(predicting, anchor, self._head, self._pick).token_ids[0]
+
+    def _predicting(self, anchor: Tensor, start: Tensor) -> Tensor:
+        """Final hidden states of the predicting rows, [1, drafts, hidden]."""
         positions = start + self._index
         hidden = self._model.hidden(
             self._embed(torch.cat((anchor, self._masks))[None]),
             positions[None],
             self._places.attention(positions, start + len(positions)),
         )
-        predicting = hidden if self._model.config.anchor_row else hidden[:, 1:]
-        return self._model.draft(predicting, anchor, self._head, self._pick).token_ids[0]
+        return hidden if self._model.config.anchor_row else hidden[:, 1:]
 
 
 class ChainProgram:

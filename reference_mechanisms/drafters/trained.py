@@ -17,7 +17,8 @@ from reference_mechanisms.drafters.eagle3 import Eagle3
 from reference_mechanisms.drafters.fusing import fusable, fused_program
 from reference_mechanisms.drafters.levels import LEVEL_WIDTH, LevelForwards
 from reference_mechanisms.drafters.picking import Drawing, Picker, Uniform
-from reference_mechanisms.drafters.protocol import DraftProgram, Proposal, Wanted
+from reference_mechanisms.drafters.planting import Planting, planter_of
+from reference_mechanisms.drafters.protocol import DraftProgram, Proposal, TreeProgram, Wanted
 from reference_mechanisms.drafters.scheduling import Lengths, confidences_of
 from reference_mechanisms.drafters.static import BlockProgram, ChainProgram
 from reference_mechanisms.engine.cache import KVCache
@@ -104,8 +105,15 @@ class TrainedDrafter(ABC):
     @property
     def key(self) -> Hashable | None:
         """What makes the drafts of greedy requests; None where the host has a part in them."""
-        hosted = self._drafting.lengths is not None or self._drafting.tree is not None
-        return None if hosted else (self._network, self._drafting.drafts)
+        one = self._drafting
+        if one.lengths is not None or one.costs is not None or one.nodes is not None:
+            return None
+        return (self._network, one.drafts, one.tree, one.calibration)
+
+    @property
+    def nodes(self) -> int | None:
+        """As in `protocol.PlantingDrafter`."""
+        return self._drafting.tree
 
     def program(self, positions: int) -> DraftProgram:
         """As in `protocol.StaticDrafter`."""
@@ -115,6 +123,17 @@ class TrainedDrafter(ABC):
         if fusable(self._network):
             return fused_program(self._network, *ends, drafts, positions)
         return BlockProgram(self._network, *ends, drafts, positions)
+
+    def planter(self, positions: int) -> TreeProgram:
+        """As in `protocol.PlantingDrafter`.
+
+        Raises:
+            ValueError: it drafts chains.
+        """
+        if self._drafting.tree is None:
+            raise ValueError("a drafter of chains plants no tree")
+        planting = Planting(self._drafting.drafts, self._drafting.tree, self._drafting.calibration)
+        return planter_of(self._network, (self._embed, self._head), planting, positions)
 
     def begin(self, slot: int, request: Request) -> None:
         """An empty context."""

@@ -16,16 +16,19 @@ from reference_mechanisms.drafters.calibration import NoDrafter
 from reference_mechanisms.drafters.protocol import (
     ContextDrafter,
     Drafter,
+    PlantingDrafter,
     Proposal,
     StaticDrafter,
     Wanted,
 )
 from reference_mechanisms.engine.choices import argmax
+from reference_mechanisms.engine.lane import Checked, Lane
 from reference_mechanisms.engine.lanes import Lanes
 from reference_mechanisms.engine.rows import Rows, Segment
 from reference_mechanisms.engine.rules import Rules
 from reference_mechanisms.engine.stops import Cut, Decode, Ending
 from reference_mechanisms.engine.target import Cache, Target
+from reference_mechanisms.engine.trees import row_parents
 from reference_mechanisms.engine.turns import Live, Turns, hold_limits, pack, side_by_side
 from reference_mechanisms.request import Event, Request
 
@@ -145,14 +148,10 @@ class Decoder:
         reader = drafter if isinstance(drafter, ContextDrafter) else None
         taps = () if reader is None else reader.taps
         drives = self._rules.plain_greedy and request.sampling.greedy and not request.sampling.adjusts
-        program = (
-            drafter if drives and isinstance(drafter, StaticDrafter) and drafter.key is not None else None
-        )
-        drives = drives and (program is not None or isinstance(drafter, NoDrafter))
-        lane = lanes.driving(taps, program) if drives else lanes.checking(taps)
+        lane = _driving(lanes, taps, drafter) if drives else None
         logits, tapped = lanes.prefill(request.prompt, taps)
         event = self._turns.emit(live, Proposal(()), logits, argmax(logits), None)
-        if drives:
+        if lane is not None:
             yield event
             if not live.done:
                 ahead = live.hasher is None  # else each step's logits are wanted before the next
@@ -160,7 +159,8 @@ class Decoder:
             while not live.done:
                 lanes.hold(live)
                 checked = lane.step(cache.length(0))
-                yield self._turns.emit(live, Proposal(checked.draft), checked.logits, checked.plain, cache)
+                event = self._turns.emit(live, Proposal(checked.draft), checked.logits, checked.plain, cache)
+                yield event._replace(drafted=checked.drafted)
             return
         drafter.begin(0, request)
         if reader is not None:
@@ -170,14 +170,13 @@ class Decoder:
             wanted = [Wanted(0, live.emitted, self._turns.limit(live))]
             proposals = drafter.propose(wanted)
             hold_limits(wanted, proposals)
-            if proposals[0].parents is not None:
-                raise ValueError("steps of fixed shape verify chains; decode trees without lanes")
             lanes.hold(live)
             start = cache.length(0)
-            checked = lane.verify((live.emitted[-1], *proposals[0].token_ids), start)
-            event = self._turns.emit(live, proposals[0], checked.logits, checked.plain, cache)
+            checked = _verified(lanes, taps, (live.emitted[-1], *proposals[0].token_ids), proposals[0], start)
+            event, path = self._turns.verify(live, proposals[0], checked.logits, checked.plain, cache)
             if reader is not None and not live.done:
-                reader.extend(0, checked.tapped[: cache.length(0) - start].clone())
+                mine = checked.tapped if path is None else checked.tapped[path]
+                reader.extend(0, mine[: cache.length(0) - start].clone())
             yield event
 
     def _cache_for(self, slots: int) -> Cache:
@@ -198,6 +197,26 @@ class Decoder:
             tapped.append(side_by_side(forward))
             cache.commit(slot, len(ids))
         return self.target.logits(hidden[-1:]), torch.cat(tapped)
+
+
+def _driving(lanes: Lanes, taps: Sequence[int], drafter: Drafter) -> Lane | None:
+    """The lane in which a drafter drives itself, if it can."""
+    if isinstance(drafter, NoDrafter):
+        return lanes.driving(taps, None)
+    if isinstance(drafter, PlantingDrafter) and drafter.nodes is not None:
+        return None if drafter.key is None else lanes.planting(taps, drafter)
+    if isinstance(drafter, StaticDrafter) and drafter.key is not None:
+        return lanes.driving(taps, drafter)
+    return None
+
+
+def _verified(
+    lanes: Lanes, taps: Sequence[int], token_ids: Sequence[int], proposal: Proposal, start: int
+) -> Checked:
+    """A draft of the host, run in the lane of its kind."""
+    if proposal.parents is None:
+        return lanes.checking(taps).verify(token_ids, start)
+    return lanes.checking_trees(taps).verify(token_ids, row_parents(proposal), start)
 
 
 def _only_length(before: Sequence[int], block: Sequence[int], ending: Ending, decode: Decode) -> Cut:

@@ -12,12 +12,13 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from reference_mechanisms.engine.lanes import Lane
+from reference_mechanisms.engine.lanes import DEEPEST, Lanes
 from reference_mechanisms.engine.rows import Rows, Segment
 from reference_mechanisms.engine.target import Cache, Target
 
 PREFIX = 24  # positions in front of the compared ones
 COMPARED = 16  # positions whose logits are compared
+NEEDED = 2  # rows of a step that can hold a tree
 
 
 class Probe(NamedTuple):
@@ -50,20 +51,42 @@ def probe(target: Target, shapes: Sequence[int], batch: int) -> Probe:
     return Probe(equal, tuple(sorted(set(shapes))), batch, COMPARED, max(differences, default=0.0))
 
 
-def probe_lane(lane: Lane, vocabulary: int, rows: int) -> Probe:
+def probe_lanes(narrow: Lanes, wide: Lanes, *, trees: bool = False) -> Probe:
     """Compare logits of steps of fixed shape: rows that are drafts against rows that are anchors.
 
     Args:
-        lane: for drafts of the host.
-        vocabulary: of the target.
-        rows: of a step.
+        narrow: of the arm with the fewest rows.
+        wide: of the arm with the most, on the same cache.
+        trees: try the draft among the nodes of trees, too.
     """
-    ids = _ids(vocabulary)
-    single = torch.cat([lane.verify((token,), at).logits.clone() for at, token in enumerate(ids)])
-    starts = range(0, len(ids), rows)
-    found = torch.cat([lane.verify(ids[at : at + rows], at).logits.clone() for at in starts])
-    difference = float((found.double() - single.double()).abs().max())
-    return Probe(torch.equal(found, single), (rows,), 1, len(ids), difference)
+    ids = _ids(wide.vocabulary)
+    one, most = narrow.checking(()), wide.checking(())
+    single = torch.cat([one.verify((token,), at).logits.clone() for at, token in enumerate(ids)])
+    starts = range(0, len(ids), wide.rows)
+    tried = [torch.cat([most.verify(ids[at : at + wide.rows], at).logits.clone() for at in starts])]
+    if trees and wide.rows > NEEDED:
+        tried.append(_logits_in_trees(wide, ids))
+    difference = max(float((found.double() - single.double()).abs().max()) for found in tried)
+    shapes = tuple(sorted({narrow.rows, wide.rows}))
+    return Probe(all(torch.equal(found, single) for found in tried), shapes, 1, len(ids), difference)
+
+
+def _logits_in_trees(lanes: Lanes, ids: Sequence[int]) -> Tensor:
+    """Logits of every token as a node whose sibling stands in front of it."""
+    lane, cache = lanes.checking_trees(()), lanes.cache
+    deep = min(lanes.rows - 1, 2 * DEEPEST) // 2 + 1  # tokens of a tree: the anchor, then pairs
+    cache.clear(0)
+    found = []
+    for at in range(0, len(ids), deep):
+        tokens, parents = [ids[at]], [-1]
+        for token in ids[at + 1 : at + deep]:
+            above = len(tokens) - 1
+            tokens += ((token + 1) % lanes.vocabulary, token)
+            parents += (above, above)
+        path = range(0, len(tokens), 2)
+        found.append(lane.verify(tokens, parents, at).logits[list(path)].clone())
+        cache.commit_path(0, path)
+    return torch.cat(found)
 
 
 def _ids(vocabulary: int) -> list[int]:

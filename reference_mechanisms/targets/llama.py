@@ -96,6 +96,11 @@ class LlamaTarget:
         """How linear layers are computed here, for the report."""
         return self._matrices.kernel
 
+    @property
+    def rows_round_alike(self) -> bool:
+        """Whether a product gives a row the same bits whatever the number of rows."""
+        return self._matrices.rows_round_alike
+
     def shallow(self, layers: int) -> LlamaTarget:
         """The first so many layers under the final norm and the head, of the same weights: an early exit.
 

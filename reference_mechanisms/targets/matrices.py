@@ -58,6 +58,11 @@ class Matrices(Protocol):
         """How they are computed, for the report."""
         ...
 
+    @property
+    def rows_round_alike(self) -> bool:
+        """Whether a product gives a row the same bits whatever the number of rows."""
+        ...
+
     def linear(self, parts: Sequence[tuple[str, int]], columns: int, bias: Tensor | None) -> Linear:
         """A product with matrices one above the other.
 
@@ -100,6 +105,11 @@ class PlainMatrices:
     def kernel(self) -> str:
         """See `Matrices`."""
         return "onednn prepacked" if prepacks(self._dtype, self._device) else "torch linear"
+
+    @property
+    def rows_round_alike(self) -> bool:
+        """See `Matrices`."""
+        return prepacks(self._dtype, self._device)
 
     def linear(self, parts: Sequence[tuple[str, int]], columns: int, bias: Tensor | None) -> Linear:
         """See `Matrices`."""

@@ -11,8 +11,10 @@ Ranks are counted from 0. Pure functions on recorded ranks; `Calibrated` puts th
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import NamedTuple
 
 import torch
 from torch import Tensor
@@ -50,6 +52,21 @@ class Calibration:
             found *= self.on_spine[depth][rank] * (1.0 if spine else self.off_spine)
             spine = spine and rank == 0
         return found
+
+    def logarithms(self, device: torch.device) -> Logarithms:
+        """As tensors on a device."""
+        on, off = (
+            torch.tensor(part, dtype=torch.float64, device=device).log()
+            for part in (self.on_spine, self.off_spine)
+        )
+        return Logarithms(on, off)
+
+
+class Logarithms(NamedTuple):
+    """Logarithms of a calibration, float64."""
+
+    on_spine: Tensor  # [depths, ranks]
+    off_spine: Tensor  # []
 
 
 def calibrate(traces: Sequence[Sequence[int]], *, depths: int, ranks: int) -> Calibration:
@@ -99,27 +116,37 @@ def calibrate(traces: Sequence[Sequence[int]], *, depths: int, ranks: int) -> Ca
 class Calibrated:
     """Children as a drafter ranks them, with calibrated probabilities instead of its own."""
 
-    def __init__(self, branching: Branching, calibration: Calibration) -> None:
-        """Ask `branching` for the children; ranks and depths that were not calibrated are worth nothing."""
+    def __init__(
+        self, branching: Branching, calibration: Calibration, logarithms: Logarithms | None = None
+    ) -> None:
+        """Ask `branching` for the children; ranks and depths that were not calibrated are worth nothing.
+
+        Args:
+            branching: of a drafter.
+            calibration: what its children are worth.
+            logarithms: of it, on the drafter's device; None: made anew with the first level.
+        """
         self._branching = branching
-        self._calibration = calibration
+        self._calibration, self._logarithms = calibration, logarithms
         self._spine = torch.empty(0)  # whether the parents of the call before are on it, [requests, parents]
         self._firsts = torch.empty(0)  # their best children
 
     def children(self, depth: int, token_ids: Tensor, parents: Tensor) -> Children:
         """As in `growing.Branching`."""
         found = self._branching.children(depth, token_ids, parents)
-        table, fan = self._calibration.on_spine, found.token_ids.shape[-1]
-        on = torch.zeros(fan, dtype=torch.float64, device=token_ids.device)
+        if self._logarithms is None:
+            self._logarithms = self._calibration.logarithms(token_ids.device)
+        (table, off), fan = self._logarithms, found.token_ids.shape[-1]
+        on = table.new_full((fan,), -math.inf)
         if depth < len(table):
-            known = torch.tensor(table[depth][:fan], dtype=torch.float64, device=token_ids.device)
+            known = table[depth, :fan]
             on[: len(known)] = known
         spine = torch.ones_like(token_ids, dtype=torch.bool)
         if depth:
             spine = self._spine.gather(1, parents) & (token_ids == self._firsts.gather(1, parents))
         self._spine, self._firsts = spine, found.token_ids[..., 0]
-        worth = torch.where(spine[..., None], on, self._calibration.off_spine * on)
-        return Children(found.token_ids, worth.log())
+        worth = on + torch.where(spine, 0.0, off)[..., None]
+        return Children(found.token_ids, worth)
 
 
 def expected_tokens(path_probabilities: Sequence[float]) -> float:

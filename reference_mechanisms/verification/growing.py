@@ -57,6 +57,14 @@ class Grown(NamedTuple):
     counts: Tensor  # [requests]
 
 
+class Growth(NamedTuple):
+    """Sizes of trees."""
+
+    nodes: int  # at most
+    levels: int  # that the drafter is asked for, at least 1
+    width: int | None = None  # as in `grow`
+
+
 class _Level(NamedTuple):
     token_ids: Tensor  # [requests, nodes]
     parents: Tensor  # among the nodes of the level before, [requests, nodes]
@@ -85,24 +93,35 @@ def grow(
             f"a `budget` of {budget} nodes in `depths` of {list(depths)}: both must be at least 1"
         )
     most = torch.tensor(depths, device=anchors.device)[:, None]
-    width = budget if width is None else min(width, budget)
+    return grow_levels(branching, anchors, Growth(budget, max(depths), width), most)
+
+
+def grow_levels(branching: Branching, anchors: Tensor, growth: Growth, most: Tensor) -> Grown:
+    """The same with the depths on the device: nothing in it asks the host.
+
+    Args:
+        branching: as in `grow`.
+        anchors: as in `grow`.
+        growth: sizes of the trees.
+        most: levels of each request, [requests, 1]; a request may have none.
+    """
+    budget, levels, width = growth.nodes, growth.levels, growth.width or growth.nodes
+    width = min(width, budget)
     tokens, parents = anchors[:, None], torch.zeros_like(anchors)[:, None]
     before = torch.zeros(tokens.shape, dtype=torch.float64, device=anchors.device)
-    levels: list[_Level] = []
-    for depth in range(max(depths)):
-        found = branching.children(depth, tokens, parents)
-        own = found.log_probabilities.double().nan_to_num(nan=NOTHING, neginf=NOTHING).clamp_max(0.0)
+    grown: list[_Level] = []
+    for depth in range(levels):
+        ids, log_probabilities = branching.children(depth, tokens, parents)
+        own = log_probabilities.double().nan_to_num(nan=NOTHING, neginf=NOTHING).clamp_max(0.0)
         own = own.masked_fill((most <= depth)[..., None], NOTHING)
         fan = own.shape[-1]
         path, order = (before[..., None] + own).flatten(1).sort(dim=1, descending=True, stable=True)
         path, order = path[:, :budget], order[:, :budget]
-        level = _Level(
-            found.token_ids.flatten(1).gather(1, order), order // fan, own.flatten(1).gather(1, order), path
-        )
-        levels.append(level)
+        level = _Level(ids.flatten(1).gather(1, order), order // fan, own.flatten(1).gather(1, order), path)
+        grown.append(level)
         # The next call's parents are the first of this level, and know their own parents by place.
         tokens, parents, before = (part[:, :width] for part in (level.token_ids, level.parents, level.path))
-    return _best(levels, budget)
+    return _best(grown, budget)
 
 
 def _best(levels: Sequence[_Level], budget: int) -> Grown:

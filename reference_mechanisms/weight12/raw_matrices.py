@@ -47,6 +47,11 @@ class RawMatrices(PlainMatrices):
         """See `targets.matrices.Matrices`."""
         return "bf16, streamed" if self._streams else super().kernel
 
+    @property
+    def rows_round_alike(self) -> bool:
+        """See `targets.matrices.Matrices`."""
+        return self._streams or super().rows_round_alike
+
     def _product(self, weight: Tensor, bias: Tensor | None = None) -> Linear:
         return raw_linear(weight, bias) if self._streams else super()._product(weight, bias)
 

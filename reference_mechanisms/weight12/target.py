@@ -17,7 +17,7 @@ from torch import Tensor
 from reference_mechanisms.errors import TargetError
 from reference_mechanisms.targets.checkpoint import Checkpoint
 from reference_mechanisms.targets.config import parse_config, read_config
-from reference_mechanisms.targets.linear import RowLinear
+from reference_mechanisms.targets.linear import RowLinear, prepacks
 from reference_mechanisms.targets.llama import LlamaTarget
 from reference_mechanisms.targets.matrices import Linear, PlainTable, Source, Table
 from reference_mechanisms.weight12 import planes, product
@@ -71,6 +71,11 @@ class PackedMatrices:
         if self._device.type != "cuda":
             return "weight12, decoded at load"
         return "weight12, streamed" if product.streams(self._device) else "weight12, triton"
+
+    @property
+    def rows_round_alike(self) -> bool:
+        """See `targets.matrices.Matrices`."""
+        return product.streams(self._device) or prepacks(torch.bfloat16, self._device)
 
     def linear(self, parts: Sequence[tuple[str, int]], columns: int, bias: Tensor | None) -> Linear:
         """See `targets.matrices.Matrices`."""

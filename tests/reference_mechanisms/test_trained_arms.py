@@ -121,10 +121,13 @@ def test_ids_and_logits_of_trees_are_bitwise_those_of_ar(
     assert said["seeded"] is True
 
 
-def test_a_tree_in_steps_of_fixed_shape_is_refused() -> None:
+def test_a_measured_budget_in_steps_of_fixed_shape_is_refused(tmp_path: Path) -> None:
     cuda = SimpleNamespace(device=torch.device("cuda"))
-    arms = {name: parse_settings({"drafter": "dflash", "tree": 8, "graphs": name == "x"}) for name in "wx"}
-    with pytest.raises(ParameterError, match=r"arms\[x\]\.params: `tree` is not verified in steps of fixed"):
+    figures = tmp_path / "figures.json"
+    figures.write_text("{}")
+    params = {"drafter": "dflash", "tree": 8, "tree_figures": str(figures), "tree_budget": "measured"}
+    arms = {name: parse_settings(params | {"graphs": name == "x"}) for name in "wx"}
+    with pytest.raises(ParameterError, match=r"arms\[x\]\.params: `tree_budget` = 'measured' cuts trees to"):
         lanes_of(arms, cuda, 64)
     assert lanes_of({"w": arms["w"]}, cuda, 64) is None
 

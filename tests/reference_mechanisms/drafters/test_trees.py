@@ -14,6 +14,7 @@ from reference_mechanisms.drafters.picking import Picker
 from reference_mechanisms.drafters.protocol import Wanted
 from reference_mechanisms.drafters.scheduling import at_least
 from reference_mechanisms.drafters.trained import Drafting, TrainedDrafter
+from reference_mechanisms.verification.budgeting import Costs
 from reference_mechanisms.verification.growing import Grown, trees_of
 from reference_mechanisms.verification.tree import DraftTree
 from tests.reference_mechanisms.drafters.networks import FULL, VOCAB, dspark, random_taps
@@ -123,9 +124,16 @@ def test_a_budget_of_one_is_the_best_token(network: Network) -> None:
     ]
 
 
-def test_a_tree_has_no_device_program(network: Network) -> None:
-    assert ready(network, Drafting(drafts=DRAFTS, tree=BUDGET))[0].key is None
-    assert ready(network, Drafting(drafts=DRAFTS))[0].key is not None
+def test_a_tree_is_planted_on_the_device_unless_the_host_has_a_part_in_it(network: Network) -> None:
+    tree = ready(network, Drafting(drafts=DRAFTS, tree=BUDGET))[0]
+    chain = ready(network, Drafting(drafts=DRAFTS))[0]
+    assert tree.nodes == BUDGET
+    assert chain.nodes is None
+    assert tree.key not in {None, chain.key}
+    costs = Costs(0.0, {1: 1.0})
+    assert ready(network, Drafting(drafts=DRAFTS, tree=BUDGET, costs=costs))[0].key is None
+    with pytest.raises(ValueError, match="a drafter of chains plants no tree"):
+        chain.planter(64)
 
 
 @pytest.mark.parametrize("drafting", [{"sampled": True}, {"lengths": at_least(0.5)}])

@@ -9,9 +9,10 @@ from torch import Tensor
 from reference_mechanisms.engine.cache import KVCache
 from reference_mechanisms.engine.graphs import Graphs
 from reference_mechanisms.engine.lanes import Lanes, Static
-from reference_mechanisms.engine.probe import probe, probe_lane
+from reference_mechanisms.engine.probe import probe, probe_lanes
 from reference_mechanisms.engine.rows import Rows
 from reference_mechanisms.engine.target import Forward
+from reference_mechanisms.kernels.step import tree_choice, trees
 from reference_mechanisms.targets.llama import LlamaTarget, load_llama
 
 
@@ -61,9 +62,10 @@ def test_steps_of_fixed_shape_are_found_invariant_or_not(
     target: LlamaTarget, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     lanes = Lanes(target, 64, Static(8, Graphs(target.device)))
-    found = probe_lane(lanes.checking(()), target.config.vocab_size, 8)
+    found = probe_lanes(lanes, lanes, trees=True)
     assert found.row_invariant
     assert found.largest_difference == 0.0
+    assert probe_lanes(lanes.narrowed(1), lanes).shapes == (8,)
     honest = type(target).logits
 
     def shifted(self: LlamaTarget, hidden: Tensor) -> Tensor:
@@ -72,6 +74,19 @@ def test_steps_of_fixed_shape_are_found_invariant_or_not(
         return found
 
     monkeypatch.setattr(type(target), "logits", shifted)
-    found = probe_lane(lanes.checking(()), target.config.vocab_size, 8)
+    found = probe_lanes(lanes, lanes)
     assert not found.row_invariant
     assert 0.0 < found.largest_difference < 1e-3
+
+
+def test_a_tree_that_rounds_otherwise_is_found(target: LlamaTarget, monkeypatch: pytest.MonkeyPatch) -> None:
+    lanes = Lanes(target, 64, Static(8, Graphs(target.device)))
+    honest = trees.TORCH_TREES
+
+    def late(turn: trees.TreeTurn) -> None:
+        honest.lay(turn)
+        turn.depths.add_(1)
+
+    monkeypatch.setattr(tree_choice, "TORCH_TREES", honest._replace(lay=late))
+    assert probe_lanes(lanes, lanes).row_invariant
+    assert not probe_lanes(lanes, lanes, trees=True).row_invariant

@@ -131,6 +131,7 @@ class ArmSettings:
         bound: Bound | None = None,
         figures: TreeFigures | None = None,
         ration: Ration | None = None,
+        make: Callable[[Bound, Drafting], Drafter] = Bound.new_drafter,
     ) -> Drafter:
         """A drafter for one batch.
 
@@ -140,6 +141,7 @@ class ArmSettings:
             bound: the loaded checkpoint, for a drafter that has one.
             figures: of `tree_figures`, where given.
             ration: decides how much of what a step drafted is verified; see `rationed`.
+            make: a drafter of a checkpoint.
         """
         if bound is not None:
             lengths = at_least(self.min_confidence) if self.min_confidence else None
@@ -151,7 +153,7 @@ class ArmSettings:
                 drafting = dataclasses.replace(drafting, nodes=ration.nodes)
             elif ration is not None:
                 drafting = dataclasses.replace(drafting, lengths=ration.lengths)
-            return bound.new_drafter(drafting)
+            return make(bound, drafting)
         makers: Mapping[DrafterName, Callable[[], Drafter]] = {
             "none": NoDrafter,
             "ngram": lambda: NgramDrafter(self.drafts, self.ngram_min, self.ngram_max),

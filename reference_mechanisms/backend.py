@@ -37,13 +37,14 @@ from reference_mechanisms.arms import ArmSettings, ParameterError, parse_setting
 from reference_mechanisms.batching.batcher import Batcher
 from reference_mechanisms.batching.opening import Runners, decoded, hold_buckets, open_batcher, ration_of
 from reference_mechanisms.batching.rationing import Ration
-from reference_mechanisms.drafters.binding import bind
+from reference_mechanisms.drafters.binding import Bound, bind
 from reference_mechanisms.drafters.detectors import Finding
 from reference_mechanisms.drafters.doctor import answered
 from reference_mechanisms.drafters.doctor import examine as doctor
 from reference_mechanisms.drafters.loading import load_drafter
 from reference_mechanisms.drafters.protocol import Drafter
 from reference_mechanisms.drafters.shipped import ROOT
+from reference_mechanisms.drafters.trained import Drafting
 from reference_mechanisms.engine.decode import Decoder
 from reference_mechanisms.engine.lanes import Lanes
 from reference_mechanisms.engine.probe import Probe, probe
@@ -203,7 +204,13 @@ class ReferenceSession:
         """What decodes an arm, a drafter for `count` requests, and what the arm says."""
         settings = self._arms[arm]
         vocabulary, figures = self._target.config.vocab_size, self._tree_figures.get(arm)
-        drafter = settings.new_drafter(self._recorded, vocabulary, self._bound.get(arm), figures, ration)
+        batching = settings.batching
+        make: Callable[[Bound, Drafting], Drafter] = Bound.new_drafter
+        if batching is not None and batching.buckets:
+            capacity = self._deployment.context_length
+            make = self.runners.drafters(self._target, batching.slots, capacity)
+        bound = self._bound.get(arm)
+        drafter = settings.new_drafter(self._recorded, vocabulary, bound, figures, ration, make)
         if arm in self._two_level:
             drafter = self._two_level[arm].drafter(drafter, count)
         return self._decoders[arm], self._wrap[arm](drafter) if arm in self._wrap else drafter, settings

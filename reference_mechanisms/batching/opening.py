@@ -13,6 +13,14 @@ from reference_mechanisms.batching.running import PackedRunner, Runner
 from reference_mechanisms.batching.settings import BatchSettings
 from reference_mechanisms.drafters.binding import Bound
 from reference_mechanisms.drafters.protocol import ContextDrafter, Drafter
+from reference_mechanisms.drafters.slot_drafting import (
+    SlotDrafter,
+    SlotPrograms,
+    SlotSizes,
+    records,
+    slot_program,
+)
+from reference_mechanisms.drafters.trained import Drafting
 from reference_mechanisms.engine.decode import Decoder
 from reference_mechanisms.engine.graphs import Graphs
 from reference_mechanisms.engine.target import Target
@@ -45,6 +53,7 @@ class Runners:
     def __init__(self) -> None:
         """Nothing is recorded."""
         self._made: dict[Hashable, BucketRunner] = {}
+        self._programs: dict[Hashable, SlotPrograms] = {}
 
     def __len__(self) -> int:
         """How many there are."""
@@ -79,6 +88,28 @@ class Runners:
             made.record(taps)
             self._made[key] = made
         return self._made[key]
+
+    def drafters(self, target: Target, slots: int, capacity: int) -> Callable[[Bound, Drafting], Drafter]:
+        """Makes drafters with weights for a batch, their forwards recorded where they are of fixed shape.
+
+        Args:
+            target: that they draft for.
+            slots: requests at a time.
+            capacity: most positions of a request.
+        """
+
+        def make(bound: Bound, drafting: Drafting) -> Drafter:
+            if not records(drafting):
+                return bound.new_drafter(drafting)
+            key = (id(bound.network), drafting.drafts, slots, capacity)
+            if key not in self._programs:
+                sizes = SlotSizes(slots, capacity, len(bound.taps) * target.config.hidden_size)
+                program = slot_program(bound, drafting.drafts, slots, capacity)
+                like = bound.network.fc.weight
+                self._programs[key] = SlotPrograms(program, sizes, like, Graphs(target.device))
+            return SlotDrafter(self._programs[key], bound.taps, drafting)
+
+        return make
 
 
 def open_batcher(

@@ -108,6 +108,39 @@ def h200_engine(session: nox.Session) -> None:
     session.run("specpilot-harness", "run", "h200-engine-real", "--out", "reports/h200-engine-real", *options)
 
 
+@nox.session(name="h200-trees")
+def h200_trees(session: nox.Session) -> None:
+    """Measure trees beside chains of the same drafters, and two levels: -- --evals-dir DIR."""
+    session.install("-e", ".[gpu]")
+    session.install("--no-deps", TARGET_PACKAGE)
+    scratch, out = pathlib.Path("reports/scratch-trees"), "reports/h200-trees"
+    scratch.mkdir(parents=True, exist_ok=True)
+    level = 'drafter = "dflash", two_level = "hold", level_one = "four-bit"'
+    for params, file in (('drafter = "dflash", tree = 31', "figures.json"), (level, "two-level.json")):
+        words = ["drafters", "figures", "smollm2-135m-cuda", "--params", params]
+        session.run("specpilot-harness", *words, "--out", str(scratch / file))
+    options = ["--overwrite", *session.posargs]
+    session.run("specpilot-harness", "run", "h200-trees", "--out", out, *options)
+    session.run("specpilot-harness", "run", "h200-trees-exact", "--out", f"{out}-exact", *options)
+    words = ["drafters", "trees", out, "--exact", f"{out}-exact", "--figures", f"{scratch}/two-level.json"]
+    session.run("specpilot-harness", *words, "--out", f"{out}/summary.json")
+
+
+@nox.session(name="train-hybrid")
+def train_hybrid(session: nox.Session) -> None:
+    """Train the small hybrid target and its drafter on this machine's GPU: -- --data DIR [--seconds S]."""
+    session.install("-e", ".[gpu]")
+    session.install("--no-deps", TARGET_PACKAGE)
+    plans = "reference_mechanisms/targets/training"
+    words = [
+        f"{plans}/small-hybrid.toml",
+        f"{plans}/small-hybrid-dflash.toml",
+        "--out",
+        "reports/scratch-hybrid",
+    ]
+    session.run("specpilot-harness", "targets", "train-hybrid", *words, *session.posargs)
+
+
 @nox.session(name="h200-vllm")
 def h200_vllm(session: nox.Session) -> None:
     """Start two vLLM servers on this machine's GPU, measure them and check every token."""

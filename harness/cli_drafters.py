@@ -12,6 +12,7 @@ from harness.errors import EXIT_OK, EXIT_VIOLATED, UsageError
 from harness.stats.degenerate import degenerate
 
 if TYPE_CHECKING:
+    from harness.results import Report
     from reference_mechanisms.drafters.training.running import TrainingTarget
 
 PUBLIC_SEED = 1  # of the draw of held-out prompts, that of the plans for trained drafters
@@ -48,6 +49,15 @@ def add_drafters(commands: argparse._SubParsersAction[Parser], guard: Callable[[
     summary.add_argument("report", type=Path, metavar="REPORT_DIR")
     summary.add_argument("--out", type=Path, metavar="FILE", help="write them here (default: print)")
     summary.set_defaults(run=_drafter_summary)
+    trees = actions.add_parser("trees", help="trees beside the chains of the same drafters, for scripts")
+    trees.add_argument(
+        "report", type=Path, metavar="REPORT_DIR", help="of chains and trees on a dense target"
+    )
+    trees.add_argument("--hybrid", type=Path, metavar="REPORT_DIR", help="the same on a hybrid target")
+    trees.add_argument("--exact", type=Path, action="append", default=[], metavar="REPORT_DIR")
+    trees.add_argument("--figures", type=Path, metavar="FILE", help="of the first level, for its agreement")
+    trees.add_argument("--out", type=Path, metavar="FILE", help="write them here (default: print)")
+    trees.set_defaults(run=_drafter_trees)
     measured = actions.add_parser("measured", help="write the figures of a report into the shipped cards")
     measured.add_argument(
         "report", type=Path, metavar="REPORT_DIR", help="as its path shall stand in the cards"
@@ -102,15 +112,42 @@ def _drafter_summary(options: argparse.Namespace) -> int:
 
     from harness.oracle.stored import load_run  # noqa: PLC0415
     from harness.report.summary import drafter_summary  # noqa: PLC0415
+
+    _tell(json.dumps(drafter_summary(load_run(options.report).report), indent=2) + "\n", options.out)
+    return EXIT_OK
+
+
+def _drafter_trees(options: argparse.Namespace) -> int:
+    import json  # noqa: PLC0415
+
+    from harness.oracle.stored import load_run  # noqa: PLC0415
+    from harness.report.tree_summary import beta_of, tree_summary  # noqa: PLC0415
+
+    def report(folder: Path) -> Report:
+        return load_run(folder).report
+
+    beta = None
+    if options.figures is not None:
+        try:
+            found = json.loads(options.figures.read_text(encoding="utf-8"))
+        except (OSError, ValueError) as error:
+            raise UsageError(f"--figures {options.figures}: cannot be read: {error}") from None
+        beta = beta_of(found if isinstance(found, dict) else {}, str(options.figures))
+    hybrid = None if options.hybrid is None else report(options.hybrid)
+    made = tree_summary(report(options.report), hybrid, [report(one) for one in options.exact], beta)
+    _tell(json.dumps(made, indent=2) + "\n", options.out)
+    return EXIT_OK
+
+
+def _tell(text: str, out: Path | None) -> None:
+    """Print figures, or write them to a file."""
     from harness.storage import write_atomic  # noqa: PLC0415
 
-    text = json.dumps(drafter_summary(load_run(options.report).report), indent=2) + "\n"
-    if options.out is None:
+    if out is None:
         print(text, end="")
-    else:
-        write_atomic(options.out, text)
-        print(f"wrote {options.out}")
-    return EXIT_OK
+        return
+    write_atomic(out, text)
+    print(f"wrote {out}")
 
 
 def _drafter_measured(options: argparse.Namespace) -> int:

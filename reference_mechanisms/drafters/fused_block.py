@@ -21,7 +21,7 @@ from reference_mechanisms.drafters.rotation import Rope, rotation
 from reference_mechanisms.drafters.static import bounds
 from reference_mechanisms.errors import DrafterError
 from reference_mechanisms.kernels.step.choice import kernels_for
-from reference_mechanisms.kernels.step.twin import Seen, Stand
+from reference_mechanisms.kernels.step.twin import WAYS, Seen, Stand, Ways, new_tickets
 from reference_mechanisms.request import Request
 from reference_mechanisms.targets.config import LlamaConfig
 from reference_mechanisms.targets.llama import Layer, take_layer
@@ -113,7 +113,9 @@ def rotations_of(rope: Rope, head_dim: int, positions: int, like: Tensor) -> Ten
 class FusedBlock:
     """`protocol.DraftProgram` of a DFlash."""
 
-    def __init__(self, weights: Weights, embed: Head, head: Head, drafts: int, positions: int) -> None:
+    def __init__(
+        self, weights: Weights, embed: Head, head: Head, drafts: int, positions: int, ways: Ways = WAYS
+    ) -> None:
         """Draft with these weights.
 
         Args:
@@ -122,6 +124,7 @@ class FusedBlock:
             head: of the target, normed states to logits.
             drafts: tokens of a draft.
             positions: most that are absorbed or drafted from.
+            ways: of the kernels.
         """
         self.drafts = drafts
         self._weights, self._embed, self._head = weights, embed, head
@@ -130,11 +133,12 @@ class FusedBlock:
         cache = new_context(sizes, len(config.reaches), positions + rows, weights.dtype, weights.device)
         self._places = cache.window(0, 0, cache.capacity)
         self._rotations = rotations_of(config.rope, sizes.head_dim, cache.capacity, weights.norm)
-        self._kernels = kernels_for(weights.device, weights.dtype, sizes.head_dim)
+        self._kernels = kernels_for(weights.device, weights.dtype, sizes.head_dim, ways)
         self._index = torch.arange(rows, device=weights.device)
         self._ids = torch.full((rows,), config.mask_token, device=weights.device)  # behind the anchor
         self._ends = torch.full((rows,), rows, device=weights.device)
         self._low = torch.zeros(rows, dtype=torch.int64, device=weights.device)
+        self._tickets = new_tickets(rows, sizes.kv_heads, weights.device)
 
     @torch.inference_mode()
     def absorb(self, taps: Tensor, positions: Tensor, following: Tensor, last: Tensor) -> None:
@@ -180,15 +184,17 @@ class FusedBlock:
         return bounds(positions, start + len(positions), reach)
 
     def _stand(self, positions: Tensor, seen: Seen) -> Stand:
-        return Stand(positions, seen, self._rotations, self._places, self._weights.config.sizes.norm_eps)
+        eps = self._weights.config.sizes.norm_eps
+        return Stand(positions, seen, self._rotations, self._places, eps, self._tickets)
 
 
 class FusedDrafter:
     """`protocol.StaticDrafter` that has a program only."""
 
-    def __init__(self, weights: Weights, embed: Head, head: Head, drafts: int) -> None:
+    def __init__(self, weights: Weights, embed: Head, head: Head, drafts: int, ways: Ways = WAYS) -> None:
         """Draft with these weights; arguments as of `FusedBlock`."""
         self._weights, self._embed, self._head, self._drafts = weights, embed, head, drafts
+        self._ways = ways
 
     @property
     def taps(self) -> tuple[int, ...]:
@@ -202,7 +208,7 @@ class FusedDrafter:
 
     def program(self, positions: int) -> DraftProgram:
         """As in `protocol.StaticDrafter`."""
-        return FusedBlock(self._weights, self._embed, self._head, self._drafts, positions)
+        return FusedBlock(self._weights, self._embed, self._head, self._drafts, positions, self._ways)
 
     def begin(self, slot: int, request: Request) -> None:
         """Refused: see `propose`."""

@@ -22,6 +22,7 @@ from reference_mechanisms.engine.target import Target
 from reference_mechanisms.errors import RequestError, TargetError
 from reference_mechanisms.kernels.step.choice import kernels_for
 from reference_mechanisms.kernels.step.tree_choice import tree_kernels_for
+from reference_mechanisms.kernels.step.twin import WAYS, Ways
 from reference_mechanisms.targets.llama import LlamaTarget
 
 ROW_STEP = 8  # rows of a step are a multiple of this where arms need not have the same
@@ -34,6 +35,7 @@ class Static(NamedTuple):
     rows: int  # of every verify step
     graphs: Graphs
     ahead: int | None = None  # steps started before one is read, at most 1; None: 1 on CUDA, else 0
+    ways: Ways = WAYS  # of the kernels
 
 
 def positions_of(capacity: int, rows: int) -> int:
@@ -70,7 +72,7 @@ class Lanes:
         numbers = config.layers * 2 * config.kv_heads * self._positions * config.head_dim
         hold_fit(numbers * target.dtype.itemsize, target.device, "keys and values of one request")
         self.cache: KVCache = target.new_cache(1, self._positions)
-        self.kernels = kernels_for(target.device, target.dtype, config.head_dim)
+        self.kernels = kernels_for(target.device, target.dtype, config.head_dim, static.ways)
         self._lanes: dict[Hashable, ChainLane] = {}
         self._trees: dict[Hashable, TreeLane] = {}
         self._prompts: dict[tuple[int, ...], PromptStep] = {}

@@ -10,7 +10,7 @@ from torch import Tensor
 from reference_mechanisms.engine.cache import KVCache
 from reference_mechanisms.engine.target import Forward
 from reference_mechanisms.kernels.step.choice import Kernels
-from reference_mechanisms.kernels.step.twin import Seen, Stand
+from reference_mechanisms.kernels.step.twin import Seen, Stand, new_tickets
 from reference_mechanisms.targets.llama import LlamaTarget
 
 
@@ -34,6 +34,7 @@ class StaticRows:
         self._rotations = target.rotations  # kept: a larger cache gives the target another table
         self._behind = torch.arange(rows + 1, device=target.device)
         self._low = torch.zeros(rows, dtype=torch.int64, device=target.device)
+        self._tickets = new_tickets(rows, target.config.kv_heads, target.device)
 
     @torch.inference_mode()
     def __call__(self, ids: Tensor, start: Tensor) -> Forward:
@@ -45,5 +46,6 @@ class StaticRows:
         """
         target, places = self._target, start + self._behind
         seen = Seen(self._low, places[1:])
-        stand = Stand(places[:-1], seen, self._rotations, self._places, target.config.norm_eps)
+        eps = target.config.norm_eps
+        stand = Stand(places[:-1], seen, self._rotations, self._places, eps, self._tickets)
         return target.run(ids, self._kernels.ops(stand), self._taps)

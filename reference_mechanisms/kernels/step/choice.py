@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import importlib
 from collections.abc import Callable
 from typing import NamedTuple
@@ -12,7 +13,7 @@ from torch import Tensor
 from reference_mechanisms.kernels.step import replaying, settling, twin
 from reference_mechanisms.kernels.step.replaying import Replay
 from reference_mechanisms.kernels.step.settling import Settle
-from reference_mechanisms.kernels.step.twin import Attend, Stand
+from reference_mechanisms.kernels.step.twin import WAYS, Attend, Stand, Ways
 from reference_mechanisms.targets.layer_ops import LayerOps
 
 FUSED = "reference_mechanisms.kernels.step.fused"
@@ -35,7 +36,7 @@ class Kernels(NamedTuple):
 TORCH = Kernels("torch", twin.torch_ops, twin.attend, settling.settle, twin.keep, twin.best, replaying.replay)
 
 
-def kernels_for(device: torch.device, dtype: torch.dtype, head_dim: int) -> Kernels:
+def kernels_for(device: torch.device, dtype: torch.dtype, head_dim: int, ways: Ways = WAYS) -> Kernels:
     """Triton's on CUDA, where it is installed and takes the type and the head size; else plain torch."""
     if device.type != "cuda":
         return TORCH
@@ -46,5 +47,11 @@ def kernels_for(device: torch.device, dtype: torch.dtype, head_dim: int) -> Kern
     if not fused.fits(dtype, head_dim):
         return TORCH
     return Kernels(
-        "triton", fused.FusedOps, attention.attend, ends.settle, fused.keep, ends.best, ends.replay
+        "triton",
+        functools.partial(fused.FusedOps, ways=ways),
+        attention.attend,
+        ends.settle,
+        fused.keep,
+        ends.best,
+        ends.replay,
     )

@@ -14,7 +14,7 @@ from torch import Tensor
 
 from reference_mechanisms.kernels.step.following import follow_on, how, precede
 from reference_mechanisms.kernels.step.fused_layer_attention import attend_layer
-from reference_mechanisms.kernels.step.twin import Stand
+from reference_mechanisms.kernels.step.twin import WAYS, Stand, Ways
 
 GATED = 512  # columns of one program
 WIDE = 2048  # columns above which a norm takes more warps
@@ -119,9 +119,9 @@ def keep(rows: Tensor, norms: Tensor | None, stand: Stand) -> None:
 class FusedOps:
     """`targets.layer_ops.LayerOps` of rows at positions that only the device knows."""
 
-    def __init__(self, stand: Stand) -> None:
+    def __init__(self, stand: Stand, ways: Ways = WAYS) -> None:
         """Of one forward."""
-        self._stand = stand
+        self._stand, self._ways = stand, ways
 
     def norm(self, hidden: Tensor, weight: Tensor) -> Tensor:
         """As in `LayerOps`."""
@@ -137,7 +137,7 @@ class FusedOps:
 
     def attend(self, layer: int, qkv: Tensor, qk_norm: Tensor | None) -> Tensor:
         """As in `LayerOps`."""
-        return attend_layer(qkv, qk_norm, self._stand, self._stand.places[layer])
+        return attend_layer(qkv, qk_norm, self._stand, self._stand.places[layer], self._ways)
 
     def gate(self, gate_up: Tensor) -> Tensor:
         """As in `LayerOps`."""

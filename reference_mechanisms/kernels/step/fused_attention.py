@@ -20,7 +20,7 @@ from reference_mechanisms.kernels.step.following import follow_on, how, precede
 from reference_mechanisms.kernels.step.twin import Seen
 
 CHUNK = 64  # positions of one program
-JOINED = 16  # chunks that are joined at a time
+JOINED = 8  # chunks whose parts are under way at once
 GROUP = 16  # rows of a matrix product, at least
 
 
@@ -67,33 +67,61 @@ def _attend_chunk(
 
 
 @triton.jit
+def joined(base, low, high, DIM: tl.constexpr, SPAN: tl.constexpr, BATCH: tl.constexpr):
+    """Attention [rows, DIM] from its chunks, added in order; what a row does not see has no part in it.
+
+    Args:
+        base: first part of each row; those of the next chunks follow it.
+        low: first position that each row sees.
+        high: one behind its last; 0 for a row that is not wanted.
+        DIM: of a head.
+        SPAN: positions of a chunk.
+        BATCH: chunks whose parts are under way at once.
+    """
+    dims = tl.arange(0, DIM)
+    first, last = tl.min(low, 0) // SPAN, tl.cdiv(tl.max(high, 0), SPAN)
+    best = tl.full([base.shape[0]], -1e30, tl.float32)
+    start = first
+    while start < last:
+        for inner in tl.static_range(BATCH):
+            chunk = start + inner
+            real = (chunk * SPAN < high) & ((chunk + 1) * SPAN > low)
+            at = base + chunk * (DIM + 2)
+            best = tl.maximum(best, tl.load(at + DIM, mask=real, other=-1e30, cache_modifier=".cg"))
+        start += BATCH
+    total = tl.zeros([base.shape[0]], tl.float32)
+    found = tl.zeros([base.shape[0], DIM], tl.float32)
+    start = first
+    while start < last:
+        for inner in tl.static_range(BATCH):
+            chunk = start + inner
+            real = (chunk * SPAN < high) & ((chunk + 1) * SPAN > low)
+            at = base + chunk * (DIM + 2)
+            top = tl.load(at + DIM, mask=real, other=-1e30, cache_modifier=".cg")
+            share = tl.load(at + DIM + 1, mask=real, other=0.0, cache_modifier=".cg")
+            values = tl.load(at[:, None] + dims[None], mask=real[:, None], other=0.0, cache_modifier=".cg")
+            weight = tl.exp(top - best)
+            total = tl.where(real, tl.fma(weight, share, total), total)
+            wide = tl.broadcast_to(weight[:, None], found.shape)
+            found = tl.where(real[:, None], tl.fma(wide, values, found), found)
+        start += BATCH
+    return found / tl.where(total > 0, total, 1.0)[:, None]
+
+
+@triton.jit
 def _join_chunks(
-    parts, seen_low, seen_high, out,
-    CHUNKS: tl.constexpr, DIM: tl.constexpr, SPAN: tl.constexpr, BATCH: tl.constexpr, PDL: tl.constexpr,
+    parts, seen_low, seen_high, out, chunks,
+    DIM: tl.constexpr, SPAN: tl.constexpr, BATCH: tl.constexpr, PDL: tl.constexpr,
 ):  # fmt: skip
     precede(PDL)
     row, head, heads = tl.program_id(0).to(tl.int64), tl.program_id(1), tl.num_programs(1)
-    dims = tl.arange(0, DIM)
-    base = parts + (row * heads + head) * CHUNKS * (DIM + 2)
-    best = tl.full([], -1e30, tl.float32)
-    total = tl.full([], 0.0, tl.float32)
-    found = tl.zeros([DIM], tl.float32)
+    dims, one = tl.arange(0, DIM), tl.arange(0, 1)
     follow_on(PDL)
-    low, high = tl.load(seen_low + row), tl.load(seen_high + row)
-    for first in range(0, CHUNKS, BATCH):
-        chunk = first + tl.arange(0, BATCH)
-        real = (chunk * SPAN < high) & ((chunk + 1) * SPAN > low)
-        tops = tl.load(base + chunk * (DIM + 2) + DIM, mask=real, other=-1e30)
-        sums = tl.load(base + chunk * (DIM + 2) + DIM + 1, mask=real, other=0.0)
-        cells = base + chunk[:, None] * (DIM + 2) + dims[None]
-        rows = tl.load(cells, mask=real[:, None], other=0.0)
-        higher = tl.maximum(best, tl.max(tops, 0))
-        weights = tl.where(real, tl.exp(tops - higher), 0.0)
-        shrink = tl.exp(best - higher)
-        total = total * shrink + tl.sum(weights * sums, 0)
-        found = found * shrink + tl.sum(weights[:, None] * rows, 0)
-        best = higher
-    tl.store(out + (row * heads + head) * DIM + dims, (found / total).to(out.dtype.element_ty))
+    low, high = tl.load(seen_low + row + one), tl.load(seen_high + row + one)
+    base = parts + ((row * heads + head) * chunks + one) * (DIM + 2)
+    found = joined(base, low, high, DIM, SPAN, BATCH)
+    to = out + (row * heads + head) * DIM + dims
+    tl.store(to[None], found.to(out.dtype.element_ty))
 
 
 def attend(queries: Tensor, place: Tensor, seen: Seen) -> Tensor:
@@ -114,22 +142,22 @@ def attend(queries: Tensor, place: Tensor, seen: Seen) -> Tensor:
         GROUPED=grouped, TOGETHER=together, DIM=dim,
         CELLS=max(GROUP, triton.next_power_of_2(grouped)), SPAN=CHUNK, **how(queries.device),
     )  # fmt: skip
-    return join_chunks(parts, seen, queries.dtype)
+    out = torch.empty((rows, heads * dim), dtype=queries.dtype, device=queries.device)
+    return join_chunks(parts, seen, out)
 
 
-def join_chunks(parts: Tensor, seen: Seen, dtype: torch.dtype) -> Tensor:
-    """Attention of rows [rows, heads x head_dim] from its chunks.
+def join_chunks(parts: Tensor, seen: Seen, out: Tensor) -> Tensor:
+    """Attention of rows from its chunks.
 
     Args:
         parts: [rows, heads, chunks, head_dim + 2], of each chunk the values, the largest score and the sum
             of shares; whatever a row does not see is not read.
         seen: by each row.
-        dtype: of the result.
+        out: [rows, heads x head_dim], written and returned.
     """
     rows, heads, chunks, size = parts.shape
-    out = torch.empty((rows, heads * (size - 2)), dtype=dtype, device=parts.device)
     _join_chunks[(rows, heads)](
-        parts, seen.low, seen.high, out,
-        CHUNKS=chunks, DIM=size - 2, SPAN=CHUNK, BATCH=JOINED, **how(parts.device),
+        parts, seen.low, seen.high, out, chunks,
+        DIM=size - 2, SPAN=CHUNK, BATCH=JOINED, **how(parts.device),
     )  # fmt: skip
     return out

@@ -28,6 +28,18 @@ class Seen(NamedTuple):
 Attend = Callable[[Tensor, Tensor, Seen], Tensor]
 
 
+class Ways(NamedTuple):
+    """What the Triton kernels can do in more than one way, each with the same bits; torch has one way."""
+
+    joins: bool = False  # the last part of an attention to end joins the others; else one more launch does
+    # What earlier forwards wrote is read while the launch in front still runs. Right only if between two
+    # forwards, and behind the positions of this one, lies a launch that does not overlap (a torch operation).
+    early: bool = False
+
+
+WAYS = Ways()  # until a run of `engine bench` has compared them
+
+
 class Stand(NamedTuple):
     """Where the rows of a target's forward stand."""
 
@@ -36,6 +48,12 @@ class Stand(NamedTuple):
     rotations: Tensor  # of all positions, `targets.rope.rotation_table`
     places: tuple[Tensor, ...]  # cache of each layer, [2 x kv_heads, capacity, head_dim]
     eps: float  # of the norms
+    tickets: Tensor | None = None  # `new_tickets`, for `Ways.joins`; used by one launch at a time
+
+
+def new_tickets(rows: int, kv_heads: int, device: torch.device) -> Tensor:
+    """Zeros that parts of an attention count up as they end; the last to end sets them back."""
+    return torch.zeros(rows * kv_heads, dtype=torch.int32, device=device)
 
 
 def torch_ops(stand: Stand) -> TorchOps:

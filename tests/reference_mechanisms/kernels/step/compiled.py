@@ -18,6 +18,9 @@ from reference_mechanisms.kernels.step import fused, fused_attention, fused_laye
 BF16, WIDE, WHOLE = "*bf16", "*fp32", "*i64"
 CHUNKS = {"GROUPED": 4, "TOGETHER": 4, "CELLS": 16, "SPAN": 64}
 SEEN = {"seen_low": WHOLE, "seen_high": WHOLE}
+LAYER = dict.fromkeys(("qkv", "gains", "table", "place", "out"), BF16)
+LAYER |= {"positions": WHOLE, "parts": WIDE, "tickets": "*i32", **SEEN}
+LAYERED = CHUNKS | {"HALF": 64, "KV": 8, "NORMS": True, "BATCH": 8}
 # Kernel, types of its pointers, its constants, warps. Whatever is left are whole numbers, but for these.
 FRACTIONS = ("eps", "scale")
 KERNELS: tuple[tuple[Any, dict[str, str], dict[str, Any], int], ...] = (
@@ -43,14 +46,13 @@ KERNELS: tuple[tuple[Any, dict[str, str], dict[str, Any], int], ...] = (
     (
         fused_attention._join_chunks,
         {"parts": WIDE, "out": BF16, **SEEN},
-        {"CHUNKS": 12, "DIM": 128, "SPAN": 64, "BATCH": 16},
+        {"DIM": 128, "SPAN": 64, "BATCH": 8},
         4,
     ),
-    (
-        fused_layer_attention._attend_layer,
-        {"qkv": BF16, "gains": BF16, "table": BF16, "positions": WHOLE, "place": BF16, "parts": WIDE, **SEEN},
-        CHUNKS | {"HALF": 64, "KV": 8, "NORMS": True},
-        4,
+    *(
+        (fused_layer_attention._attend_layer, LAYER, LAYERED | {"JOINS": joins, "EARLY": early}, 4)
+        for joins in (False, True)
+        for early in (False, True)
     ),
     (fused_settling._best, {"logits": BF16, "tops": WIDE, "places": "*i32"}, {"PART": 2048}, 4),
     (
@@ -90,13 +92,15 @@ def compiled(capability: int) -> dict[str, Any]:
         target, options = GPUTarget("cuda", capability, 32), {"num_warps": warps, "launch_pdl": True}
         made = triton.compile(source, target=target, options=options)
         text = made.asm["ptx"]
-        found[kernel.__name__] = {
+        ways = [name.lower() for name in ("JOINS", "EARLY") if values.get(name)]
+        found[" ".join((kernel.__name__, *ways))] = {
             "bytes": len(made.asm["cubin"]),
             "waits": text.count("griddepcontrol.wait"),
             "lets": text.count("griddepcontrol.launch_dependents"),
             "first_wait": text.find("griddepcontrol.wait"),
             "first_store": text.find("st.global"),
             "first_load": text.find("ld.global"),
+            "tickets": text.count("atom."),
             "products": "mma.sync" in text,
             "group_products": "wgmma" in text,
         }

@@ -115,6 +115,33 @@ def test_attention_of_a_layer(dtype: torch.dtype, norms: bool, first: int) -> No
     assert torch.equal(caches[0][KV:, first : first + 7], qkv[:, HEADS + KV :].transpose(0, 1))
 
 
+@pytest.mark.parametrize("low", [0, 70], ids=["whole", "window"])
+def test_every_way_gives_the_same_bits(dtype: torch.dtype, low: int) -> None:
+    start = normal(2 * KV, 200, DIM, seed=1).to(DEVICE, dtype)
+    qkv = normal(7, HEADS + 2 * KV, DIM, seed=2).to(DEVICE, dtype)
+    tickets = twin.new_tickets(7, KV, DEVICE)
+
+    def run(ways: twin.Ways) -> tuple[Tensor, Tensor]:
+        stand = stand_at(125, 7, start.clone())._replace(tickets=tickets)
+        stand = stand._replace(seen=stand.seen._replace(low=torch.full((7,), low, device=DEVICE)))
+        return fused.FusedOps(stand, ways).attend(0, qkv, None), stand.places[0]
+
+    expected, cache = run(twin.Ways())
+    for joins, early in ((True, False), (False, True), (True, True), (True, True)):
+        found, kept = run(twin.Ways(joins=joins, early=early))
+        assert torch.equal(found, expected)
+        assert torch.equal(kept, cache)
+        assert not tickets.any()  # as the next launch wants them
+
+
+def test_too_few_tickets_are_refused(dtype: torch.dtype) -> None:
+    stand = stand_at(0, 7, normal(2 * KV, 200, DIM).to(DEVICE, dtype))
+    stand = stand._replace(tickets=twin.new_tickets(1, KV, DEVICE))
+    qkv = normal(7, HEADS + 2 * KV, DIM).to(DEVICE, dtype)
+    with pytest.raises(ValueError, match="7 rows of 2 key heads need 4 tickets, not 2"):
+        fused.FusedOps(stand, twin.Ways(joins=True)).attend(0, qkv, None)
+
+
 def test_rows_of_a_block_see_each_other(dtype: torch.dtype) -> None:
     start = normal(2 * KV, 200, DIM, seed=1).to(DEVICE, dtype)
     qkv = normal(9, HEADS + 2 * KV, DIM, seed=2).to(DEVICE, dtype)

@@ -12,6 +12,8 @@ from harness.errors import EXIT_OK, EXIT_VIOLATED, UsageError
 if TYPE_CHECKING:
     from harness.records import Response
     from harness.report.real_figures import RealFigures
+    from reference_mechanisms.batching.measuring.running import Watch
+    from reference_mechanisms.batching.measuring.steps import Load
     from reference_mechanisms.batching.traces.recording import Recorded
 
 Parser = TypeVar("Parser", bound=argparse.ArgumentParser)
@@ -27,8 +29,10 @@ def add_batching(commands: argparse._SubParsersAction[Parser], guard: Callable[[
         guard: turns the errors of the mechanisms into the harness's.
     """
     from reference_mechanisms.batching.commands import register  # noqa: PLC0415
+    from reference_mechanisms.batching.measuring.command import register as register_measure  # noqa: PLC0415
 
     actions = register(commands, guard, run_responses)
+    register_measure(actions, lambda run: guard(_with_usage_errors(run)), _measured_costs)
     real = actions.add_parser(
         "real", help="put the speeds of runs on a real model into the summary.json of h200-batching"
     )
@@ -36,6 +40,29 @@ def add_batching(commands: argparse._SubParsersAction[Parser], guard: Callable[[
     real.add_argument("--batch32", type=Path, metavar="REPORT_DIR", help="run of 32 requests at a time")
     real.add_argument("--out", type=Path, required=True, metavar="DIR", help="folder of the summary.json")
     real.set_defaults(run=_batching_real)
+
+
+def _with_usage_errors(run: Run) -> Run:
+    """What the command line got wrong, as our own error."""
+    from reference_mechanisms.batching.measuring.command import MeasureError  # noqa: PLC0415
+    from reference_mechanisms.serving.errors import ChoiceError  # noqa: PLC0415
+
+    def guarded(options: argparse.Namespace) -> int:
+        try:
+            return run(options)
+        except (ChoiceError, MeasureError) as error:
+            raise UsageError(str(error)) from None
+
+    return guarded
+
+
+def _measured_costs(
+    deployment: str, params: Mapping[str, object], load: Load, watch: Watch, out: Path
+) -> str:
+    from harness.plan import load_deployment  # noqa: PLC0415
+    from reference_mechanisms.backend import measure_costs  # noqa: PLC0415
+
+    return measure_costs(load_deployment(deployment), params, load, watch, out)
 
 
 def add_engine_real(engine: argparse._SubParsersAction[Parser]) -> None:

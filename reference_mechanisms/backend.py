@@ -35,6 +35,9 @@ from reference_mechanisms.arm_targets import (
 )
 from reference_mechanisms.arms import ArmSettings, ParameterError, parse_settings
 from reference_mechanisms.batching.batcher import Batcher
+from reference_mechanisms.batching.measuring.running import Named, Watch, measure
+from reference_mechanisms.batching.measuring.steps import Load
+from reference_mechanisms.batching.measuring.subjects import loaded_subject
 from reference_mechanisms.batching.opening import Runners, decoded, hold_buckets, open_batcher, ration_of
 from reference_mechanisms.batching.rationing import Ration
 from reference_mechanisms.drafters.binding import Bound, bind
@@ -350,6 +353,53 @@ def measure_figures(
         raise UsageError(str(error)) from None
     except TargetError as error:
         raise ModelError(str(error)) from None
+
+
+def measure_costs(
+    deployment: Deployment,
+    params: Mapping[str, object],
+    load: Load,
+    watch: Watch,
+    out: Path,
+    shipped: Path = ROOT,
+) -> str:
+    """Measure the file that an arm names as `step_costs`.
+
+    Args:
+        deployment: target and device.
+        params: of the arm.
+        load: to measure under.
+        watch: clock, date, progress.
+        out: the file.
+        shipped: folder of the drafters that come with the package.
+
+    Returns:
+        What was found, for people.
+
+    Raises:
+        ModelError: the target cannot be used.
+        UsageError: the arm's drafter cannot be used, or the target runs in no steps of fixed shape.
+    """
+    model = resolve_model(deployment.target)
+    if deployment.threads is not None:
+        torch.set_num_threads(deployment.threads)
+    dtype: torch.dtype = getattr(torch, deployment.target.dtype)
+    try:
+        target = load_session_target(
+            model.path, deployment.weights_format, dtype, torch.device(deployment.device)
+        )
+    except (TargetError, WeightError) as error:
+        raise ModelError(str(error)) from None
+    try:
+        arm, bound, digest = parse_settings(params), None, ""
+        if arm.trained:
+            folder = folder_of("costs", arm, model.sha256, shipped)
+            bound = load_drafters({"costs": folder}, target)["costs"]
+            arm, digest = arm.fitted(bound), weights_sha256(folder.path)
+        named = Named(deployment.name, model.sha256 or "", arm.drafter, digest, deployment.weights_format)
+        return measure(loaded_subject(target, bound, arm.drafts), named, load, watch, out)
+    except MechanismError as error:
+        raise UsageError(str(error)) from None
 
 
 @contextlib.contextmanager

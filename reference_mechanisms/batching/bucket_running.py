@@ -102,11 +102,15 @@ class BucketRunner:
         Raises:
             ValueError: rows are a tree.
         """
+        return self.run_in(self.bucket(len(rows.segments), len(rows.token_ids)), rows, taps)
+
+    def run_in(self, shape: Shape, rows: Rows, taps: Sequence[int]) -> Ran:
+        """As `run`, in a shape of `shapes` that holds the rows."""
         if rows.parents is not None:
             raise ValueError("steps of fixed shape verify chains; decode trees without buckets")
         self.record(taps)
         buffers, segments, count = self._buffers, rows.segments, len(rows.token_ids)
-        shape, first, states = self.bucket(len(segments), count), 0, []
+        first, states = 0, []
         for _, start, length in segments:
             ids = rows.token_ids[first : first + length]
             states.append(buffers.state_of(ids, start, length - 1, 0))

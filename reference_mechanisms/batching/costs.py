@@ -29,6 +29,7 @@ class VerifyCost:
     requests: int  # most requests of the step
     rows: int  # rows of all requests together, anchors among them
     milliseconds: float
+    quartiles_ms: tuple[float, float] | None = None  # of those whose median is `milliseconds`; None: not told
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, order=True)
@@ -38,6 +39,7 @@ class DraftCost:
     requests: int
     drafts: int  # draft tokens, or levels, of each request
     milliseconds: float
+    quartiles_ms: tuple[float, float] | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, order=True)
@@ -48,6 +50,7 @@ class OverlapCost:
     rows: int  # of the verify step
     drafts: int
     milliseconds: float
+    quartiles_ms: tuple[float, float] | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, order=True)
@@ -56,6 +59,7 @@ class PrefillCost:
 
     rows: int
     milliseconds: float
+    quartiles_ms: tuple[float, float] | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -1,0 +1,1 @@
+"""The table of step costs, measured on the machine at hand."""

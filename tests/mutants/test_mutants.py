@@ -167,8 +167,9 @@ def test_a_clean_run_ends_well_and_passes_its_check_until_a_token_is_flipped(
     assert report.losslessness.self_exact is True
     assert arm_of(report, "null").acceptance_length == 1.0
     assert [audit.name for audit in report.audits if audit.passed is False] == []
-    unsure = [audit.name for audit in report.audits if audit.passed is None]
-    assert unsure == ["acceptance hangs on the prompt: stock"]  # six short prompts tell too little
+    # Six short prompts tell too little of acceptance, and a busy machine too little of what capturing costs.
+    unsure = [audit.name for audit in report.audits if audit.passed is None and "capturing" not in audit.name]
+    assert unsure == ["acceptance hangs on the prompt: stock"]
     assert main(["check", str(folder)]) == EXIT_OK
     capsys.readouterr()
 

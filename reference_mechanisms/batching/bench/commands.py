@@ -72,7 +72,7 @@ def _add_work(command: argparse.ArgumentParser) -> None:
 def _bench(options: argparse.Namespace) -> int:
     import torch  # noqa: PLC0415 - commands load only what they need
 
-    from reference_mechanisms.batching.bench import own, results, running, stock  # noqa: PLC0415
+    from reference_mechanisms.batching.bench import own, results, running  # noqa: PLC0415
     from reference_mechanisms.batching.bench.resident import Resident  # noqa: PLC0415
 
     about, traces, requests = _work(options)
@@ -81,7 +81,7 @@ def _bench(options: argparse.Namespace) -> int:
     if not torch.cuda.is_available():
         raise MechanismError("batching bench needs a CUDA device")
     asked = own.Asked(
-        shape=stock.shape_of(options.shape).own,
+        shape=options.shape,
         weights=options.weights,
         traces=str(options.traces),
         slots=max(requests),
@@ -91,9 +91,10 @@ def _bench(options: argparse.Namespace) -> int:
     _say(f"{asked.shape} in {asked.weights}: loading")
     parts = own.own_parts(asked, about.recording, traces, torch.device("cuda"))
     engine = Resident(parts, about.recording, traces, seed=options.seed)
+    recorded = own.has_recorded(parts.target)
     plan = running.Plan(
         requests=requests,
-        full={load: own.everything(load, options.costs) for load in requests},
+        full={load: own.everything(load, options.costs, recorded=recorded) for load in requests},
         variants=tuple(options.variants or ()),
         repeats=options.repeats,
         exact=options.exact,
@@ -148,14 +149,14 @@ def _bench_vllm(options: argparse.Namespace) -> int:
 
 def _commands(options: argparse.Namespace, traces: tuple[Trace, ...]) -> Command:
     """Commands of the engines' processes."""
-    from reference_mechanisms.batching.bench import beside, own, stock, vllm_worker  # noqa: PLC0415
+    from reference_mechanisms.batching.bench import beside, own, shapes, stock, vllm_worker  # noqa: PLC0415
 
-    shape, loads = stock.shape_of(options.shape), tuple(options.concurrency)
+    shape, loads = shapes.shape_of(options.shape), tuple(options.concurrency)
 
     def command(name: str) -> list[str]:
         if name == beside.OWN:
             asked: msgspec.Struct = own.Asked(
-                shape=shape.own,
+                shape=options.shape,
                 weights=options.weights,
                 traces=str(options.traces),
                 slots=max(loads),
@@ -181,7 +182,7 @@ def _commands(options: argparse.Namespace, traces: tuple[Trace, ...]) -> Command
 def _work(options: argparse.Namespace) -> tuple[About, tuple[Trace, ...], Mapping[int, int]]:
     """What is timed, the traces, and how many requests at each load."""
     from reference_mechanisms.batching.bench.results import About  # noqa: PLC0415
-    from reference_mechanisms.batching.bench.stock import shape_of  # noqa: PLC0415
+    from reference_mechanisms.batching.bench.shapes import shape_of  # noqa: PLC0415
 
     shape_of(options.shape)
     if min(options.concurrency) < 1 or options.per_slot < 1:

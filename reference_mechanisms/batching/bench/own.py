@@ -8,8 +8,10 @@ from typing import NamedTuple
 
 import msgspec
 import torch
+from torch import Tensor
 
 from reference_mechanisms.batching.bench.resident import Parts
+from reference_mechanisms.batching.bench.shapes import Shape, shape_of
 from reference_mechanisms.batching.costs import StepCosts, read_costs
 from reference_mechanisms.batching.opening import Runners
 from reference_mechanisms.batching.running import PackedRunner, Runner
@@ -17,18 +19,22 @@ from reference_mechanisms.batching.settings import BatchSettings
 from reference_mechanisms.batching.traces.format import Recording, Trace
 from reference_mechanisms.drafters.binding import Bound, bind
 from reference_mechanisms.drafters.dflash import BlockConfig
+from reference_mechanisms.drafters.fused_block import take_weights
 from reference_mechanisms.drafters.loading import build
+from reference_mechanisms.drafters.slot_drafting import SlotDrafter, SlotPrograms, SlotSizes
+from reference_mechanisms.drafters.slot_fused import FusedSlotBlocks
 from reference_mechanisms.drafters.trained import Drafting
-from reference_mechanisms.engine.bench.engines import (
-    Sizes,
-    drafter_config,
-    drafter_needs,
-    dummy_target,
-)
-from reference_mechanisms.engine.fitting import WeightFormat, hold_deployment
+from reference_mechanisms.engine.bench.engines import DTYPE, drafter_needs, matrices_of
+from reference_mechanisms.engine.fitting import BITS, Needs, WeightFormat, hold_deployment, needs_of
+from reference_mechanisms.engine.graphs import Graphs
 from reference_mechanisms.engine.target import Target
 from reference_mechanisms.errors import MechanismError
+from reference_mechanisms.targets.config import LlamaConfig
 from reference_mechanisms.targets.dummy import DummyCheckpoint
+from reference_mechanisms.targets.hybrid import HybridTarget
+from reference_mechanisms.targets.hybrid_config import HybridConfig
+from reference_mechanisms.targets.llama import LlamaTarget
+from reference_mechanisms.targets.matrices import Matrices
 
 PREFILL_ROWS = 256  # prompt rows of a step while others decode
 
@@ -37,7 +43,7 @@ class Asked(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tru
     """Which engine to be.
 
     Attributes:
-        shape: published shape of the target, with dummy weights.
+        shape: of target and drafter, `shapes.SHAPES`; weights are dummies.
         weights: format of the target's.
         traces: file of the request set.
         costs: file of the measured table; None: mechanisms that need it are off.
@@ -61,18 +67,29 @@ class Sized(NamedTuple):
     drafts: int
 
 
-def everything(slots: int, costs: Path | None) -> BatchSettings:
-    """All mechanisms that chains have; those that need a table only with one."""
+def everything(slots: int, costs: Path | None, *, recorded: bool = True) -> BatchSettings:
+    """All mechanisms that chains have.
+
+    Args:
+        slots: requests at a time.
+        costs: file of the measured table; None: what needs one is off.
+        recorded: whether the target has steps of fixed shape.
+    """
     told = costs is not None
     return BatchSettings(
         slots=slots,
         budget=told,
         adaptive=told,
-        cohorts=told,
+        cohorts=told and slots > 1,
         prefill_rows=PREFILL_ROWS,
-        buckets=True,
+        buckets=recorded,
         costs=costs,
     )
+
+
+def has_recorded(target: Target) -> bool:
+    """Whether a target has steps of fixed shape."""
+    return isinstance(target, LlamaTarget)
 
 
 def own_parts(asked: Asked, recording: Recording, traces: Sequence[Trace], device: torch.device) -> Parts:
@@ -83,16 +100,65 @@ def own_parts(asked: Asked, recording: Recording, traces: Sequence[Trace], devic
         DrafterError: no drafter of this shape is known.
         CostError: the table cannot be used.
     """
-    capacity = max(trace.prompt + trace.tokens for trace in traces)
-    sized = Sized(asked.slots, capacity, recording.drafts)
-    rows = sized.slots * (1 + sized.drafts)
-    sizes = Sizes(sized.slots * (capacity + sized.drafts + 1), rows)
-    target = dummy_target(asked.shape, asked.weights, asked.seed, sizes, device)
-    config = drafter_config(asked.shape)
-    hold_deployment(drafter_needs(config, "bf16"), device, f"the DFlash of {asked.shape}")
-    bound = dummy_network(config, target, asked.shape, asked.seed + 1)
+    shape = shape_of(asked.shape)
+    sized = Sized(asked.slots, max(one.prompt + one.tokens for one in traces), recording.drafts)
+    needs = target_needs(shape, asked.weights, sized) + drafter_needs(shape.block, asked.weights)
+    hold_deployment(needs, device, f"{asked.shape} with its drafter in {asked.weights}")
+    hold_drafts(shape.block, sized)
+    target = dummy_target(shape, asked, device)
     costs = None if asked.costs is None else read_costs(Path(asked.costs))[1]
-    return parts_of(target, bound, sized, costs)
+    if isinstance(target, LlamaTarget):
+        source = DummyCheckpoint(f"{asked.shape} DFlash", asked.seed + 1, device)
+        matrices = matrices_of(source, asked.weights, device)
+        return recorded_parts(target, shape.block, source, matrices, sized, costs)
+    return eager_parts(target, dummy_network(shape.block, target, asked.shape, asked.seed + 1), sized, costs)
+
+
+def hold_drafts(config: BlockConfig, sized: Sized) -> None:
+    """Hold that a drafter makes as many drafts as the traces have.
+
+    Raises:
+        MechanismError: it does not.
+    """
+    if sized.drafts > config.drafts:
+        raise MechanismError(
+            f"the traces are of {sized.drafts} drafts, and the drafter makes {config.drafts}"
+        )
+
+
+def dummy_target(shape: Shape, asked: Asked, device: torch.device) -> LlamaTarget | HybridTarget:
+    """A target with weights from a seed."""
+    config, source = shape.target, DummyCheckpoint(asked.shape, asked.seed, device)
+    with torch.inference_mode():
+        matrices = matrices_of(source, asked.weights, device)
+        if isinstance(config, LlamaConfig):
+            return LlamaTarget(config, source, DTYPE, device, matrices)
+        return HybridTarget(config, source, DTYPE, device, matrices)
+
+
+def target_needs(shape: Shape, weights: WeightFormat, sized: Sized) -> Needs:
+    """Bytes of a target with the caches of all requests."""
+    config, rows = shape.target, sized.slots * (1 + sized.drafts)
+    positions = sized.capacity + sized.drafts + 1
+    if isinstance(config, LlamaConfig):
+        return needs_of(config, weights, positions=sized.slots * positions, rows=rows)
+    largest = config.vocab_size * config.hidden_size
+    return Needs(
+        weights=int(hybrid_weights(config) * BITS[weights] / 8),
+        cache=sized.slots * shape.cache_bytes(positions, 0),
+        graphs=0,
+        loading=12 * largest,
+    )
+
+
+def hybrid_weights(config: HybridConfig) -> int:
+    """Numbers in the matrices of a hybrid target."""
+    delta, hidden = config.delta, config.hidden_size
+    linear = (delta.channels + 2 * delta.values + 2 * delta.value_heads) * hidden
+    full = (3 * config.heads + 2 * config.kv_heads) * config.head_dim * hidden
+    tables = (1 if config.tied_head else 2) * config.vocab_size * hidden
+    mixing = config.kinds.count("linear_attention") * linear + config.kinds.count("full_attention") * full
+    return mixing + config.layers * 3 * hidden * config.intermediate_size + tables
 
 
 def dummy_network(config: BlockConfig, target: Target, shape: str, seed: int) -> Bound:
@@ -110,23 +176,54 @@ def dummy_network(config: BlockConfig, target: Target, shape: str, seed: int) ->
     return bind(network.eval().requires_grad_(requires_grad=False), target, f"the DFlash of {shape}")
 
 
-def parts_of(target: Target, bound: Bound, sized: Sized, costs: StepCosts | None) -> Parts:
-    """An engine whose recorded steps are those of the most requests, whatever the load.
+def recorded_parts(
+    target: LlamaTarget,
+    config: BlockConfig,
+    source: DummyCheckpoint,
+    matrices: Matrices,
+    sized: Sized,
+    costs: StepCosts | None,
+) -> Parts:
+    """An engine whose steps and drafts are recorded for the most requests, and serve every load.
 
-    Raises:
-        MechanismError: more drafts than the drafter has.
+    Args:
+        target: the model.
+        config: of the drafter.
+        source: of its weights.
+        matrices: makes its products.
+        sized: of the batch.
+        costs: whose shapes are recorded.
     """
-    if sized.drafts > bound.network.config.drafts:
-        raise MechanismError(
-            f"the traces are of {sized.drafts} drafts, and the drafter makes {bound.network.config.drafts}"
-        )
-    runners = Runners()
+    with torch.inference_mode():
+        weights = take_weights(config, source, matrices, target.dtype, target.device)
+
+    def head(rows: Tensor) -> Tensor:
+        return target.logits(rows)
+
+    program = FusedSlotBlocks(weights, target.embed, head, sized.drafts, sized.slots, sized.capacity)
+    width = len(config.taps) * target.config.hidden_size
+    programs = SlotPrograms(
+        program, SlotSizes(sized.slots, sized.capacity, width), weights.norm, Graphs(target.device)
+    )
+    runners, drafting = Runners(), Drafting(drafts=sized.drafts)
 
     def new_runner(settings: BatchSettings) -> Runner:
         most = sized.drafts + 1
         if settings.buckets:
-            return runners.of(target, sized.slots, sized.capacity, most, costs, bound.taps)
+            return runners.of(target, sized.slots, sized.capacity, most, costs, config.taps)
         return PackedRunner(target, settings.slots, sized.capacity + most)
 
+    def new_drafter() -> SlotDrafter:
+        return SlotDrafter(programs, config.taps, drafting)
+
+    return Parts(target, new_drafter, sized.drafts, new_runner, costs)
+
+
+def eager_parts(target: Target, bound: Bound, sized: Sized, costs: StepCosts | None) -> Parts:
+    """An engine without recorded steps, for targets that have none."""
     drafting = Drafting(drafts=sized.drafts)
+
+    def new_runner(settings: BatchSettings) -> Runner:
+        return PackedRunner(target, settings.slots, sized.capacity + sized.drafts + 1)
+
     return Parts(target, lambda: bound.new_drafter(drafting), sized.drafts, new_runner, costs)

@@ -47,7 +47,7 @@ def start(asked: Asked) -> Engine:
     """The engine on this machine's GPU."""
     import torch  # noqa: PLC0415 - its failure is an answer
 
-    from reference_mechanisms.batching.bench.own import everything, own_parts  # noqa: PLC0415
+    from reference_mechanisms.batching.bench.own import everything, has_recorded, own_parts  # noqa: PLC0415
     from reference_mechanisms.batching.bench.resident import Resident  # noqa: PLC0415
     from reference_mechanisms.batching.traces.format import read_traces  # noqa: PLC0415
 
@@ -55,6 +55,7 @@ def start(asked: Asked) -> Engine:
     recording, traces = read_traces(Path(asked.traces))
     parts = own_parts(asked, recording, traces, device)
     costs = None if asked.costs is None else Path(asked.costs)
+    recorded = has_recorded(parts.target)
     engine = Resident(parts, recording, traces, seed=asked.seed)
     facts = Facts(
         packed_layers=parts.target.config.layers if asked.weights == "weight12" else 0,
@@ -63,13 +64,13 @@ def start(asked: Asked) -> Engine:
         device=torch.cuda.get_device_name(),
         vllm="none: the reference engine",
         torch=str(torch.__version__),
-        cudagraph_mode=parts.new_runner(everything(asked.slots, costs)).about,
+        cudagraph_mode=parts.new_runner(everything(asked.slots, costs, recorded=recorded)).about,
         async_scheduling=False,
         ready_s=time.perf_counter() - began,
     )
 
     def serve(wanted: Wanted) -> Served:
-        full = everything(wanted.concurrency, costs)
+        full = everything(wanted.concurrency, costs, recorded=recorded)
         return engine.serve(wanted.variant or EVERYTHING, full, wanted.requests)
 
     return facts, serve

@@ -2,40 +2,17 @@
 
 from __future__ import annotations
 
-import json
-from collections.abc import Mapping, Sequence
-from pathlib import Path
-from typing import Any, NamedTuple
+from collections.abc import Sequence
+from typing import Any
 
+from reference_mechanisms.batching.bench.shapes import Shape
 from reference_mechanisms.batching.traces.format import Trace, acceptance_rates
-from reference_mechanisms.errors import TargetError
-from reference_mechanisms.weight12.plugin.step_times.engine_arguments import DRAFTER, LADDER, MODEL
+from reference_mechanisms.weight12.plugin.step_times.engine_arguments import LADDER
 
 RELEASED = 15  # drafts of a step, as the drafter is released
 BATCHED_TOKENS = 8192
-SPARE = 1.25  # of the cache: blocks are not full, and a step in flight has its own
-
-
-class Shape(NamedTuple):
-    """A target and its drafter, as both engines know them."""
-
-    own: str  # published shape, `targets.shapes`
-    model: Path  # vLLM's folder, a config.json
-    drafter: Path
-
-
-SHAPES: Mapping[str, Shape] = {"qwen3-8b": Shape("Qwen3-8B", MODEL, DRAFTER)}
-
-
-def shape_of(name: str) -> Shape:
-    """A shape by its name.
-
-    Raises:
-        TargetError: naming the known ones.
-    """
-    if name not in SHAPES:
-        raise TargetError(f"--shape {name}: known are {', '.join(SHAPES)}")
-    return SHAPES[name]
+SPARE = 1.25  # of the cache: its kinds of layers share pages of one size
+BLOCKS = 32  # positions of blocks that are not full
 
 
 def stock_arguments(
@@ -66,10 +43,11 @@ def stock_arguments(
         "max_num_seqs": most,
         "max_num_batched_tokens": BATCHED_TOKENS,
         "enable_prefix_caching": False,
+        "distributed_executor_backend": "uni",  # as of one GPU: the scheduler's process is the model's
         "disable_log_stats": False,  # the drafts are counted there
         "seed": 0,
         "gpu_memory_utilization": 0.2,  # wanted free at the start; the cache's size is given
-        "kv_cache_memory_bytes": int(SPARE * most * (positions + 32) * _cell_bytes(shape, drafts)),
+        "kv_cache_memory_bytes": int(SPARE * most * shape.cache_bytes(positions + BLOCKS, drafts)),
     }
     if not released:
         running = sorted({*concurrencies, *(size for size in LADDER if size < most)})
@@ -87,12 +65,3 @@ def stock_arguments(
             "synthetic_acceptance_rates": list(acceptance_rates(traces, drafts)),
         }
     return found
-
-
-def _cell_bytes(shape: Shape, drafts: int) -> int:
-    """Keys and values of one position."""
-    models = (shape.model, shape.drafter) if drafts else (shape.model,)
-    configs = [json.loads((one / "config.json").read_text()) for one in models]
-    return sum(
-        2 * 2 * one["num_hidden_layers"] * one["num_key_value_heads"] * one["head_dim"] for one in configs
-    )

@@ -5,7 +5,6 @@ Speaks the lines of `step_times.worker`: `Facts` when it is ready, then a `Serve
 
 from __future__ import annotations
 
-import gc
 import sys
 import time
 from pathlib import Path
@@ -43,20 +42,22 @@ class Asked(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tru
 
 
 def hold_running(_worker: object, requests: int) -> int:
-    """Let the scheduler run so many requests at a time, no more; it runs in this process.
+    """Let vLLM's scheduler run so many requests at a time, no more.
+
+    It is found in the engine that calls this: with one GPU, model and scheduler share a process.
 
     Returns:
         Schedulers that were told.
     """
-    from vllm.v1.core.sched.scheduler import Scheduler  # noqa: PLC0415
-
-    told = 0
-    for one in gc.get_objects():
-        if isinstance(one, Scheduler):
-            name = next(name for name in ADMITTED if hasattr(one, name))
-            setattr(one, name, requests)
-            told += 1
-    return told
+    frame = sys._getframe()
+    while frame.f_back is not None:
+        frame = frame.f_back
+        scheduler = getattr(frame.f_locals.get("self"), "scheduler", None)
+        name = next((name for name in ADMITTED if hasattr(scheduler, name)), None)
+        if name is not None:
+            setattr(scheduler, name, requests)
+            return 1
+    return 0
 
 
 def serve(llm: Any, asked: Asked, traces: tuple[Trace, ...], wanted: Wanted) -> Served:

@@ -12,11 +12,15 @@ import msgspec
 import pytest
 import torch
 
-from reference_mechanisms.batching.bench import commands, own, own_worker, results, running, stock
+from reference_mechanisms.batching.bench import commands, own, own_worker, results, running, shapes, stock
 from reference_mechanisms.batching.bench.lines import Served, Wanted
 from reference_mechanisms.batching.bench.resident import Parts, Resident
 from reference_mechanisms.batching.traces.format import TRACES, acceptance_rates
 from reference_mechanisms.errors import MechanismError
+from reference_mechanisms.kernels.weight12.models import MODELS
+from reference_mechanisms.targets.dummy import DummyCheckpoint
+from reference_mechanisms.targets.hybrid_config import HybridConfig
+from reference_mechanisms.targets.matrices import PlainMatrices
 from reference_mechanisms.weight12.plugin.step_times.engine import Facts
 from tests.reference_mechanisms.batching.bench import small
 from tests.reference_mechanisms.batching.tables import staircase
@@ -27,9 +31,11 @@ from tests.reference_mechanisms.weight12 import step_times_worker
 def recorded_parts() -> Parts:
     """As on a GPU: steps of fixed shape, not recorded on a CPU."""
     target = tiny.target(torch.device("cpu"), torch.float32)
-    bound = own.dummy_network(tiny.drafter_config(), target, "small", 1)
+    source = DummyCheckpoint("small drafter", 4, target.device)
+    matrices = PlainMatrices(source, target.dtype, target.device)
     sized = own.Sized(small.SLOTS, small.PROMPT + small.TOKENS, small.DRAFTS)
-    return own.parts_of(target, bound, sized, staircase(small.SLOTS, small.DRAFTS, row=0.3))
+    costs = staircase(small.SLOTS, small.DRAFTS, row=0.3)
+    return own.recorded_parts(target, tiny.drafter_config(), source, matrices, sized, costs)
 
 
 def test_bits_are_compared_and_every_variant_is_timed(tmp_path: Path) -> None:
@@ -64,10 +70,39 @@ def test_bits_are_compared_and_every_variant_is_timed(tmp_path: Path) -> None:
 
 
 def test_a_drafter_that_drafts_less_than_the_traces_is_refused() -> None:
-    target = tiny.target(torch.device("cpu"), torch.float32)
+    with pytest.raises(MechanismError, match="traces are of 9 drafts; the drafter makes 5"):
+        own.hold_drafts(tiny.drafter_config(), own.Sized(2, 30, 9))
+
+
+def test_the_hybrid_is_the_one_whose_products_are_timed_elsewhere() -> None:
+    """Sizes as in the bench of the weight12 kernels: qkvz, b and a; query, gate, key and value."""
+    shape = shapes.shape_of("hybrid-27b")
+    step = MODELS["hybrid-27B"].step
+    config = shape.target
+    assert isinstance(config, HybridConfig)
+    embedding = config.vocab_size * config.hidden_size
+    assert own.hybrid_weights(config) == sum(rows * columns for rows, columns in step) + embedding
+    assert (config.layers, config.kinds.count("full_attention")) == (64, 16)
+    assert shape.block.taps == (1, 16, 31, 46, 61)
+    assert shape.block.drafts == stock.RELEASED
+    # One fp32 state of 48 heads for each of 48 layers and 16 rows.
+    states = 48 * 16 * 48 * 128 * 128 * 4
+    assert shape.cache_bytes(0, 15) == states
+    needs = own.target_needs(shape, "weight12", own.Sized(1, 528, 15))
+    assert needs.weights == pytest.approx(own.hybrid_weights(config) * 12.125 / 8, rel=1e-6)
+
+
+def test_a_hybrid_is_served_without_recorded_steps() -> None:
+    """The engine of the hybrid, small: a recurrent state, a drafter, a batch of two."""
+    recording, traces = small.traces()
+    target = small.hybrid()
     bound = own.dummy_network(tiny.drafter_config(), target, "small", 1)
-    with pytest.raises(MechanismError, match="traces are of 9 drafts"):
-        own.parts_of(target, bound, own.Sized(2, 30, 9), None)
+    sized = own.Sized(2, small.PROMPT + small.TOKENS, small.DRAFTS)
+    engine = Resident(own.eager_parts(target, bound, sized, None), recording, traces)
+    full = own.everything(2, None, recorded=False)
+    served = engine.serve("everything", full, 4)
+    assert served.tokens == 4 * small.TOKENS
+    assert engine.hold_exact("everything", full, 3).tokens == 3 * small.TOKENS
 
 
 def test_what_needs_a_table_is_off_without(tmp_path: Path) -> None:
@@ -89,7 +124,7 @@ def test_the_worker_answers_each_line_and_tells_its_failure() -> None:
         msgspec.json.encode(Wanted(concurrency=2, requests=count)) + b"\n" for count in (4, 99, 1)
     )
     out = io.BytesIO()
-    asked = own.Asked(shape="Qwen3-8B", weights="bf16", traces="x", slots=2)
+    asked = own.Asked(shape="qwen3-8b", weights="bf16", traces="x", slots=2)
     with contextlib.suppress(MechanismError):
         own_worker.main(asked, lambda asked: (FACTS, serve), io.BytesIO(lines), out)
     told = [json.loads(line) for line in out.getvalue().splitlines()]
@@ -101,7 +136,7 @@ def test_the_worker_answers_each_line_and_tells_its_failure() -> None:
 
 def test_stock_has_the_acceptance_of_the_traces_and_its_best_settings() -> None:
     traces = small.traces()[1]
-    tuned = stock.stock_arguments(stock.shape_of("qwen3-8b"), traces, (8, 32), 3)
+    tuned = stock.stock_arguments(shapes.shape_of("qwen3-8b"), traces, (8, 32), 3)
     assert tuned["speculative_config"]["synthetic_acceptance_rates"] == list(acceptance_rates(traces, 3))
     assert tuned["speculative_config"]["num_speculative_tokens"] == 3
     sizes = tuned["compilation_config"]["cudagraph_capture_sizes"]
@@ -110,14 +145,14 @@ def test_stock_has_the_acceptance_of_the_traces_and_its_best_settings() -> None:
     assert tuned["async_scheduling"] is True
     assert tuned["max_num_seqs"] == 32
     assert tuned["max_model_len"] > small.PROMPT + small.TOKENS + 3
-    released = stock.stock_arguments(stock.shape_of("qwen3-8b"), traces, (8, 32), 5, released=True)
+    released = stock.stock_arguments(shapes.shape_of("qwen3-8b"), traces, (8, 32), 5, released=True)
     assert "compilation_config" not in released
-    plain = stock.stock_arguments(stock.shape_of("qwen3-8b"), traces, (8, 32), 0)
+    plain = stock.stock_arguments(shapes.shape_of("qwen3-8b"), traces, (8, 32), 0)
     assert "speculative_config" not in plain
     # 36 layers, and 5 of the drafter; 8 heads of 128 numbers, keys and values, two bytes each.
     per_position = 2 * 2 * 8 * 128
-    assert plain["kv_cache_memory_bytes"] == int(1.25 * 32 * (31 + 1 + 32) * 36 * per_position)
-    assert tuned["kv_cache_memory_bytes"] == int(1.25 * 32 * (31 + 4 + 32) * 41 * per_position)
+    assert plain["kv_cache_memory_bytes"] == int(1.25 * 32 * (22 + 32) * 36 * per_position)
+    assert tuned["kv_cache_memory_bytes"] == int(1.25 * 32 * (25 + 32) * 41 * per_position)
 
 
 def parse(words: list[str]) -> argparse.Namespace:
@@ -131,7 +166,7 @@ def parse(words: list[str]) -> argparse.Namespace:
     [
         (["--per-slot", "50"], "make more, or give a smaller --per-slot"),
         (["--concurrency", "0"], "at least 1"),
-        (["--shape", "other"], "known are qwen3-8b"),
+        (["--shape", "other"], "known are qwen3-8b, hybrid-27b"),
         (["--drafts", "9"], "the traces are of 5"),
         (["--tuned", "32"], "write LOAD=K"),
         (["--tuned", "7=3"], "a load of --concurrency"),

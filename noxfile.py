@@ -198,7 +198,7 @@ def tests(session: nox.Session) -> None:
         "OMP_NUM_THREADS": "1",  # models are small, and waiting threads burn the core of the other
         "OMP_WAIT_POLICY": "passive",
     }
-    command = ("pytest", "-m", "not slow and not gpu and not vllm")
+    command = ("pytest", "-m", "not slow and not gpu and not vllm", "--durations=25")
     if session.posargs:
         session.run(*command, *session.posargs, env=environment)
         return

@@ -122,6 +122,19 @@ class Bench:
             self._time()
         return self._found
 
+    def step_times(self, short: int) -> Found:
+        """Time ours and stock as released, each request set twice in a round: cut short, and whole.
+
+        Args:
+            short: tokens of the short outputs.
+
+        Raises:
+            BesideError: one of them could not be timed.
+        """
+        with ending_on_signals():
+            self._rounds((OWN, RELEASED), lambda _load: (OWN, RELEASED), (short, 0))
+        return self._found
+
     def _try(self, loads: Sequence[int]) -> None:
         """Stock with each draft length at each load: once to warm up, once for the time."""
         names = [tuned(drafts) for drafts in self._plan.drafts]
@@ -152,17 +165,27 @@ class Bench:
         """All of a round, every second one in the reverse order."""
         best = self._found.best
         names = [OWN, RELEASED, *sorted({tuned(best[load]) for load in self._plan.concurrencies})]
+        self._rounds(names, lambda load: (OWN, RELEASED, tuned(best[load])), (0,))
+
+    def _rounds(
+        self, names: Sequence[str], at: Callable[[int], Sequence[str]], lengths: Sequence[int]
+    ) -> None:
+        """Engines in turn, round by round, until the time is over.
+
+        Args:
+            names: of all engines.
+            at: those of a load.
+            lengths: tokens of each output, one request set behind the other; 0: as the traces have it.
+        """
         with self._engines(names) as engines:
             for number in range(-1, self._plan.rounds):
                 began = time.monotonic()
                 for load in self._plan.concurrencies:
-                    order = [OWN, RELEASED, tuned(best[load])]
+                    order = at(load)
                     for name in reversed(order) if number % 2 else order:
-                        one = self._served(name, engines[name], load, number) if name in engines else None
-                        if one is None:
-                            raise BesideError(f"{name}: {self._found.faults.get(name, 'gave no time')}")
+                        served = [self._needed(name, engines, load, number, one) for one in lengths]
                         if number >= 0:
-                            self._found.timed.append(one)
+                            self._found.timed += served
                 self._found.gpu.extend(gpu_state())
                 if number >= 0:
                     self._found.rounds += 1
@@ -191,11 +214,17 @@ class Bench:
             self._say(f"up: {', '.join(engines) or 'no engine'}")
             yield engines
 
-    def _served(self, name: str, engine: Engine, load: int, number: int) -> Timed | None:
+    def _needed(self, name: str, engines: Mapping[str, Engine], load: int, number: int, tokens: int) -> Timed:
+        one = self._served(name, engines[name], load, number, tokens) if name in engines else None
+        if one is None:
+            raise BesideError(f"{name}: {self._found.faults.get(name, 'gave no time')}")
+        return one
+
+    def _served(self, name: str, engine: Engine, load: int, number: int, tokens: int = 0) -> Timed | None:
         """One request set; None: the engine gives no more."""
         count = self._plan.requests[load]
         try:
-            served = engine.ask(Wanted(concurrency=load, requests=count), Served, ANSWER_S)
+            served = engine.ask(Wanted(concurrency=load, requests=count, tokens=tokens), Served, ANSWER_S)
             if (served.concurrency, served.requests) != (load, count):
                 raise EngineFault(f"told of {served.requests} requests at {served.concurrency}")
         except EngineFault as fault:

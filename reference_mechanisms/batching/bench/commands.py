@@ -1,4 +1,4 @@
-"""`specpilot-harness batching bench` and `bench-vllm`."""
+"""`specpilot-harness batching bench`, `bench-vllm` and `bench-steps`."""
 
 from __future__ import annotations
 
@@ -43,6 +43,14 @@ def register(actions: argparse._SubParsersAction[Parser], guard: Callable[[Run],
         "--exact", type=int, default=64, metavar="N", help="requests whose logits are compared; 0: none"
     )
     bench.set_defaults(run=guard(_bench))
+    steps = actions.add_parser(
+        "bench-steps", help="milliseconds of a step beside vLLM as released, both resident, timed in turn"
+    )
+    _add_work(steps)
+    steps.add_argument("--short", type=int, default=16, metavar="TOKENS", help="of the short outputs")
+    steps.add_argument("--rounds", type=int, default=5, metavar="R", help="(default: %(default)s)")
+    steps.add_argument("--seconds", type=float, default=1200.0, metavar="S", help="limit of the whole")
+    steps.set_defaults(run=guard(_bench_steps))
     beside = actions.add_parser("bench-vllm", help="everything on beside vLLM: all resident, timed in turn")
     _add_work(beside)
     beside.add_argument(
@@ -111,9 +119,43 @@ def _bench(options: argparse.Namespace) -> int:
     return EXIT_FAILED if found.exact is not None and found.exact.mismatches else EXIT_OK
 
 
-def _bench_vllm(options: argparse.Namespace) -> int:
+def _bench_steps(options: argparse.Namespace) -> int:
+    from reference_mechanisms.batching.bench import beside, results  # noqa: PLC0415
+
+    options.per_slot = 1  # all requests run from the start
+    about, traces, requests = _work(options)
+    shortest = min(trace.tokens for trace in traces)
+    if options.rounds < 1 or not 0 < options.seconds < float("inf"):
+        raise MechanismError("--rounds is at least 1, --seconds more than 0")
+    if not 1 < options.short < shortest:
+        raise MechanismError(f"--short: outputs have {shortest} tokens and more; give 2 to {shortest - 1}")
+    _hold_machine()
+    plan = beside.Plan(
+        concurrencies=tuple(requests),
+        requests=requests,
+        drafts=(),
+        rounds=options.rounds,
+        limit_s=options.seconds,
+    )
+
+    def heard(found: beside.Found, words: str) -> None:
+        _say(words)
+        results.write_steps(options.out, about, found)
+
+    options.out.mkdir(parents=True, exist_ok=True)
+    bench = beside.Bench(plan, _commands(options, traces), options.out / "logs", heard)
+    print(results.write_steps(options.out, about, bench.step_times(options.short)))
+    return EXIT_OK
+
+
+def _hold_machine() -> None:
     import torch  # noqa: PLC0415
 
+    if not torch.cuda.is_available() or importlib.util.find_spec("vllm") is None:
+        raise MechanismError("this bench needs a CUDA device and vLLM 0.25.1 or newer: pip install vllm")
+
+
+def _bench_vllm(options: argparse.Namespace) -> int:
     from reference_mechanisms.batching.bench import beside, results  # noqa: PLC0415
 
     about, traces, requests = _work(options)
@@ -125,8 +167,7 @@ def _bench_vllm(options: argparse.Namespace) -> int:
     best = _pairs(options.tuned)
     if set(best) - set(requests) or any(not 0 <= one <= most for one in best.values()):
         raise MechanismError(f"--tuned: give LOAD=K with a load of --concurrency and a K of 0 to {most}")
-    if not torch.cuda.is_available() or importlib.util.find_spec("vllm") is None:
-        raise MechanismError("bench-vllm needs a CUDA device and vLLM 0.25.1 or newer: pip install vllm")
+    _hold_machine()
     plan = beside.Plan(
         concurrencies=tuple(requests),
         requests=requests,

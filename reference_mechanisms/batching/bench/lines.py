@@ -12,11 +12,13 @@ class Wanted(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
         concurrency: requests at a time; the others wait in the engine.
         requests: of the set.
         variant: mechanisms that are on, by name; nothing for an engine that has one way only.
+        tokens: most of each output; 0: as the traces have it.
     """
 
     concurrency: int
     requests: int
     variant: str = ""
+    tokens: int = 0
 
 
 class Served(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):

@@ -121,9 +121,7 @@ def hold_drafts(config: BlockConfig, sized: Sized) -> None:
         MechanismError: it does not.
     """
     if sized.drafts > config.drafts:
-        raise MechanismError(
-            f"the traces are of {sized.drafts} drafts, and the drafter makes {config.drafts}"
-        )
+        raise MechanismError(f"the traces are of {sized.drafts} drafts; the drafter makes {config.drafts}")
 
 
 def dummy_target(shape: Shape, asked: Asked, device: torch.device) -> LlamaTarget | HybridTarget:

@@ -71,7 +71,7 @@ def start(asked: Asked) -> Engine:
 
     def serve(wanted: Wanted) -> Served:
         full = everything(wanted.concurrency, costs, recorded=recorded)
-        return engine.serve(wanted.variant or EVERYTHING, full, wanted.requests)
+        return engine.serve(wanted.variant or EVERYTHING, full, wanted.requests, wanted.tokens)
 
     return facts, serve
 

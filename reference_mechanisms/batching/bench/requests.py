@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import random
 from collections.abc import Sequence
 from typing import NamedTuple
@@ -14,6 +15,12 @@ class Work(NamedTuple):
 
     prompt: tuple[int, ...]  # ids
     trace: Trace
+
+    def cut(self, tokens: int) -> Work:
+        """The same with no more tokens of output; 0 cuts nothing."""
+        if not tokens or tokens >= self.trace.tokens:
+            return self
+        return self._replace(trace=dataclasses.replace(self.trace, tokens=tokens))
 
 
 def request_set(traces: Sequence[Trace], count: int, vocabulary: int, seed: int) -> list[Work]:

@@ -102,19 +102,20 @@ class Resident:
         for work, one in zip(missing, self._decoded(AUTOREGRESSIVE, settings, missing)[0], strict=True):
             self._known[work.prompt] = Known(one.token_ids, work.trace)
 
-    def serve(self, variant: str, settings: BatchSettings, count: int) -> Served:
+    def serve(self, variant: str, settings: BatchSettings, count: int, tokens: int = 0) -> Served:
         """Serve the first requests, `settings.slots` at a time, and take the time.
 
         Args:
             variant: of `variants(settings)`, or `AUTOREGRESSIVE`.
             settings: with everything on.
             count: requests.
+            tokens: most of each output; 0: as the traces have it.
 
         Raises:
             OutputsDifferError: a request emitted other tokens than without drafts.
         """
         self.learn(settings, count)
-        works = self._works[:count]
+        works = [work.cut(tokens) for work in self._works[:count]]
         found, served = self._decoded(variant, settings, works)
         self._hold_same(variant, works, found)
         return served
@@ -138,7 +139,7 @@ class Resident:
 
     def _hold_same(self, variant: str, works: Sequence[Work], found: Sequence[_Decoded]) -> None:
         for number, (work, one) in enumerate(zip(works, found, strict=True)):
-            if one.token_ids != self._known[work.prompt].continuation:
+            if one.token_ids != self._known[work.prompt].continuation[: work.trace.tokens]:
                 raise OutputsDifferError(
                     f"{variant}: request {number} emitted other tokens than without drafts"
                 )

@@ -15,6 +15,7 @@ from reference_mechanisms.batching.bench import stock
 from reference_mechanisms.batching.bench.beside import OWN, RELEASED, Found, Timed, tuned
 from reference_mechanisms.batching.bench.lines import Served
 from reference_mechanisms.batching.bench.resident import Exact
+from reference_mechanisms.batching.bench.steps import step_rows, step_table, step_times
 from reference_mechanisms.batching.traces.format import Recording, Trace, acceptance_rates
 from reference_mechanisms.jsonfile import write_json
 from reference_mechanisms.weight12.plugin.step_times.report import SUMMARY, read_summary
@@ -106,6 +107,49 @@ def beside_rows(found: Found) -> list[dict[str, Any]]:
                 )
             rows.append(row)
     return rows
+
+
+def write_steps(folder: Path, about: About, found: Found) -> str:
+    """Write the times of steps, so far: a raw file, a table, and those of the smallest load for scripts.
+
+    Args:
+        folder: of the results.
+        about: what was timed.
+        found: by `beside.Bench.step_times`.
+
+    Returns:
+        The table.
+
+    Raises:
+        CallError: a `summary.json` that is there is no JSON object.
+        StepError: two request sets give no time of a step.
+    """
+    rows = step_rows(step_times(found.timed))
+    machine = next((f"{one.device}, torch {one.torch}" for one in found.facts.values()), None)
+    name = f"steps-{about.shape}"
+    write_json(
+        folder / f"{name}.json",
+        {
+            **_head(about, machine),
+            "rounds": found.rounds,
+            "table": rows,
+            "engines": found.facts,
+            "faults": found.faults,
+            "gpu": found.gpu,
+            "timed": [{"engine": one.engine, "round": one.round, **_told(one.served)} for one in found.timed],
+        },
+    )
+    if rows:
+        key = f"{about.shape.split('-')[0]}_step_ms"
+        by_load: dict[str, dict[str, float]] = {}
+        for row in rows:
+            engine = about.weights if row["engine"] == OWN else "stock"
+            by_load.setdefault(str(row["concurrency"]), {})[engine] = round(row["step_ms"]["median"], 4)
+        least = str(min(row["concurrency"] for row in rows))
+        _merge(folder, {key: by_load[least], f"{key}_by_load": by_load, "steps": f"{name}.json"})
+    text = step_table(rows)
+    (folder / f"{name}.md").write_text(f"{_title(about, machine)}\n\n{text}\n")
+    return text
 
 
 def write_mechanisms(

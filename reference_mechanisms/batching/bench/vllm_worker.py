@@ -72,7 +72,10 @@ def serve(llm: Any, asked: Asked, traces: tuple[Trace, ...], wanted: Wanted) -> 
         told = llm.collective_rpc(hold_running, args=(wanted.concurrency,))
         if told != [1]:
             raise RuntimeError(f"schedulers found: {told}; give one --concurrency a run")
-    works = request_set(traces, wanted.requests, worker.vocabulary_of(asked.arguments), asked.seed)
+    works = [
+        work.cut(wanted.tokens)
+        for work in request_set(traces, wanted.requests, worker.vocabulary_of(asked.arguments), asked.seed)
+    ]
     inputs = [{"prompt_token_ids": list(work.prompt)} for work in works]
     sampling = [
         SamplingParams(temperature=0.0, max_tokens=work.trace.tokens, ignore_eos=True, detokenize=False)

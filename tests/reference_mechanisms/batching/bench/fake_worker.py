@@ -33,14 +33,18 @@ def main(speed: float, drafts: int, behaviour: str) -> None:
         if behaviour == "dies later" and number == 3:
             tell({"error": "RuntimeError: lost"})
             sys.exit(1)
-        told = {"verifications": 5.0, "drafted": 5.0 * drafts, "accepted": 10.0} if drafts else {}
+        tokens = wanted["tokens"] or TOKENS
+        told: dict[str, float] = {}
+        if drafts:  # two drafts of each step are accepted
+            steps = requests * tokens / 3
+            told = {"verifications": steps, "drafted": steps * drafts, "accepted": 2 * steps}
         tell(
             {
                 "concurrency": load + (behaviour == "answers something else"),
                 "requests": requests,
                 "variant": wanted["variant"],
-                "tokens": requests * TOKENS,
-                "wall_s": requests * TOKENS / rate,
+                "tokens": requests * tokens,
+                "wall_s": 1.0 * (behaviour == "prefills") + requests * tokens / rate,
                 **told,
             }
         )

@@ -11,6 +11,8 @@ from pathlib import Path
 import pytest
 
 from reference_mechanisms.batching.bench import beside, results
+from reference_mechanisms.batching.bench.lines import Served
+from reference_mechanisms.batching.bench.steps import StepError, step_ms
 from reference_mechanisms.batching.traces.format import TRACES
 from tests.reference_mechanisms.batching.bench import fake_worker, small
 
@@ -26,7 +28,7 @@ def _importable(monkeypatch: pytest.MonkeyPatch) -> None:
 def commands(behaviours: dict[str, str] | None = None) -> Callable[[str], Sequence[str]]:
     def command(name: str) -> list[str]:
         speed = 200.0 if name == beside.OWN else 50.0 if name == beside.RELEASED else 100.0
-        drafts = 0 if not name.startswith(beside.TUNED) else beside.drafts_of(name)
+        drafts = beside.drafts_of(name) if name.startswith(beside.TUNED) else 0
         behaviour = (behaviours or {}).get(name, "works")
         return [sys.executable, fake_worker.__file__, str(speed), str(drafts), behaviour]
 
@@ -135,3 +137,45 @@ def test_before_the_first_round_there_is_a_file_and_no_figure(tmp_path: Path) ->
     results.write_beside(tmp_path, told, small.traces()[1], beside.Found())
     assert not (tmp_path / "summary.json").exists()
     assert json.loads((tmp_path / "beside-vllm.json").read_text())["table"] == []
+
+
+def stepping(name: str) -> list[str]:
+    """Ours twice as fast, and behind a prefill of a second."""
+    speed, behaviour = ("300", "prefills") if name == beside.OWN else ("150", "works")
+    return [sys.executable, fake_worker.__file__, speed, "15", behaviour]
+
+
+def test_a_step_is_the_difference_of_two_request_sets(tmp_path: Path) -> None:
+    which = plan(concurrencies=(1, 8), requests={1: 1, 8: 8})
+    found = beside.Bench(which, stepping, tmp_path / "logs", lambda found, words: None).step_times(4)
+    assert len(found.timed) == 2 * 2 * 2 * 2
+    told, _ = about(tmp_path)
+    text = results.write_steps(tmp_path, told._replace(shape="hybrid-27b"), found)
+    summary = json.loads((tmp_path / "summary.json").read_text())
+    # 3 tokens a step; 1.7 times as fast with 7 drafts and more, at each load.
+    assert summary["hybrid_step_ms"] == {
+        "weight12": pytest.approx(1e3 * 3 / (300 * 1.7), abs=1e-3),
+        "stock": pytest.approx(1e3 * 3 / (150 * 1.7), abs=1e-3),
+    }
+    assert set(summary["hybrid_step_ms_by_load"]) == {"1", "8"}
+    assert "2.00x" in text
+    assert json.loads((tmp_path / "steps-hybrid-27b.json").read_text())["rounds"] == 2
+
+
+def served(**changes: object) -> Served:
+    fields: dict[str, object] = {"concurrency": 2, "requests": 2, "tokens": 8, "wall_s": 1.0}
+    return Served(**(fields | {"verifications": 4.0} | changes))  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize(
+    ("short", "long", "message"),
+    [
+        (served(requests=3), served(), "as many requests as run"),
+        (served(verifications=None), served(), "no verify step"),
+        (served(), served(wall_s=2.0), "took no longer"),
+        (served(), served(verifications=9.0), "took no longer"),
+    ],
+)
+def test_what_gives_no_step_is_refused(short: Served, long: Served, message: str) -> None:
+    with pytest.raises(StepError, match=message):
+        step_ms(short, long)

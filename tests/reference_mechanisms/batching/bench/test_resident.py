@@ -36,6 +36,11 @@ def test_every_variant_emits_the_same_tokens(engine: Resident) -> None:
         assert found.wall_s > 0
 
 
+def test_outputs_can_be_cut(engine: Resident) -> None:
+    found = engine.serve("everything", small.settings(), 2, 5)
+    assert found.tokens == 2 * 5
+
+
 def test_acceptance_is_that_of_the_traces() -> None:
     """All drafts are verified: alone, so that no step is cut to another's."""
     recording, traces = small.traces(tokens=small.TOKENS)

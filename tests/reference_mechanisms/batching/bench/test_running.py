@@ -182,6 +182,14 @@ def test_a_wrong_call_is_refused(tmp_path: Path, words: list[str], message: str)
         options.run(options)
 
 
+def test_short_outputs_are_shorter_than_the_whole(tmp_path: Path) -> None:
+    TRACES.write(tmp_path / "traces.json", *small.traces())
+    words = ["bench-steps", str(tmp_path / "traces.json"), "--concurrency", "1", "--out", str(tmp_path)]
+    options = parse([*words, "--short", str(small.TOKENS)])
+    with pytest.raises(MechanismError, match=f"give 2 to {small.TOKENS - 1}"):
+        options.run(options)
+
+
 def test_ours_alone_needs_a_gpu_too(tmp_path: Path) -> None:
     TRACES.write(tmp_path / "traces.json", *small.traces())
     fixed = ["--concurrency", "2", "--per-slot", "2", "--out", str(tmp_path)]

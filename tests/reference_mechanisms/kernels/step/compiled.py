@@ -6,6 +6,7 @@ Prints one JSON object: kernel -> bytes of the machine code and which waits and 
 from __future__ import annotations
 
 import json
+import re
 import sys
 from typing import Any
 
@@ -14,6 +15,7 @@ from triton.backends.compiler import GPUTarget
 from triton.compiler import ASTSource
 
 from reference_mechanisms.kernels.step import fused, fused_attention, fused_layer_attention, fused_settling
+from tests.reference_mechanisms.kernels.step.compiled_trees import TREE_KERNELS
 
 BF16, WIDE, WHOLE = "*bf16", "*fp32", "*i64"
 CHUNKS = {"GROUPED": 4, "TOGETHER": 4, "CELLS": 16, "SPAN": 64}
@@ -69,6 +71,7 @@ KERNELS: tuple[tuple[Any, dict[str, str], dict[str, Any], int], ...] = (
         {"RANGE": 16},
         1,
     ),
+    *TREE_KERNELS,
 )
 
 
@@ -101,6 +104,8 @@ def compiled(capability: int) -> dict[str, Any]:
             "first_store": text.find("st.global"),
             "first_load": text.find("ld.global"),
             "tickets": text.count("atom."),
+            # How a product lies over the warps decides in which order its rows are summed.
+            "layouts": sorted(set(re.findall(r"#ttg\.nvidia_mma<[^\n]*", made.asm["ttgir"]))),
             "products": "mma.sync" in text,
             "group_products": "wgmma" in text,
         }

@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 ROOT = Path(__file__).resolve().parents[4]
-PRODUCTS = {"_attend_chunk", "_attend_layer"}
+PRODUCTS = {"_attend_chunk", "_attend_layer", "_attend_tree"}
 
 pytestmark = pytest.mark.skipif(importlib.util.find_spec("triton") is None, reason="no Triton here")
 
@@ -31,7 +31,7 @@ def test_every_kernel_compiles(tmp_path: Path, capability: int) -> None:
     )
     assert ran.returncode == 0, ran.stderr[-2000:]
     found = json.loads(ran.stdout)
-    assert len(found) == 13
+    assert len(found) == 20
     for name, told in found.items():
         assert told["bytes"] > 1000
         # one wait, in front of everything that is written; the follower may come at once
@@ -43,3 +43,5 @@ def test_every_kernel_compiles(tmp_path: Path, capability: int) -> None:
         assert told["products"] == (name.split()[0] in PRODUCTS), name
         assert told["tickets"] == ("joins" in name), name
         assert not told["group_products"], name
+    # What `ar` runs through and what a tree runs through are summed alike.
+    assert found["_attend_tree"]["layouts"] == found["_attend_layer"]["layouts"] != []

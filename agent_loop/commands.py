@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import argparse
 import datetime
-import sys
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
+from agent_loop.cost_model.commands import add_ceiling
 from agent_loop.sandbox import commands as sandbox
 from harness import paths
 from harness.errors import EXIT_OK, EXIT_VIOLATED, InvalidRun, UsageError
@@ -67,10 +67,7 @@ def register(commands: argparse._SubParsersAction[Parser]) -> None:
     ceiling = actions.add_parser(
         "ceiling", help="where stock's time goes, and what physics would leave of it"
     )
-    ceiling.add_argument("report", type=Path, metavar="REPORT_DIR", help="a run whose engine tells its steps")
-    ceiling.add_argument("--arm", default="stock", help="(default: %(default)s)")
-    ceiling.add_argument("--out", type=Path, metavar="FILE", help="write it here too, as JSON")
-    ceiling.set_defaults(run=_ceiling)
+    add_ceiling(ceiling)
     sandbox.register(actions)
 
 
@@ -223,32 +220,6 @@ def _memory(options: argparse.Namespace) -> int:
     headers = ("record", "mechanism", "state", "deployment", "outcome", "speedup", "gap closed")
     print(tabulate(rows, headers=headers, disable_numparse=True))
     memory.close()
-    return EXIT_OK
-
-
-def _ceiling(options: argparse.Namespace) -> int:
-    from agent_loop.cost_model.ceiling import ceiling  # noqa: PLC0415
-    from agent_loop.cost_model.machine import measure_machine, model_size  # noqa: PLC0415
-    from agent_loop.watching import as_json, ceiling_text  # noqa: PLC0415
-    from harness.models import resolve_model  # noqa: PLC0415
-    from harness.oracle.stored import load_run  # noqa: PLC0415
-    from harness.storage import write_atomic  # noqa: PLC0415
-
-    run = load_run(options.report)
-    deployment = run.job.deployment
-    size = model_size(resolve_model(deployment.target).path, deployment)
-    if size is None:
-        raise UsageError(
-            f"deployment {deployment.name}: its target has no weight files here to compute floors from"
-        )
-    try:
-        found = ceiling(run, options.arm, measure_machine(deployment), size)
-    except ValueError as error:
-        raise UsageError(f"{options.report}: {error}") from None
-    print(ceiling_text(found))
-    if options.out is not None:
-        write_atomic(options.out, as_json(found))
-        print(f"wrote {options.out}", file=sys.stderr)
     return EXIT_OK
 
 

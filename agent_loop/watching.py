@@ -18,6 +18,7 @@ from tabulate import tabulate
 from agent_loop.campaign import Loop
 from agent_loop.controller.database import Database, Event
 from agent_loop.cost_model.ceiling import CeilingModel
+from agent_loop.cost_model.trees import best_trees
 from agent_loop.records import Candidate, Effect, Verdict
 from harness.codec import canonical_json
 from harness.storage import append_lines, cut_torn_tail
@@ -124,9 +125,24 @@ def ceiling_text(found: CeilingModel) -> str:
         f"{found.arm}: {found.seconds:.2f} s for {found.tokens} tokens in {found.steps} verify steps; at the "
         f"machine's peaks and with the drafts that survive {found.floor_s:.2f} s: at most "
         f"{found.speedup:.1f}x\nacceptance length {found.acceptance_length:.2f}, ceiling "
-        f"{found.acceptance_ceiling:.2f} with unlimited free positions of this drafter\n"
+        f"{found.acceptance_ceiling:.2f}{_where(found)}\n"
     )
     return head + tabulate(rows, headers=headers, disable_numparse=True)
+
+
+def _where(found: CeilingModel) -> str:
+    """What the acceptance ceiling rests on."""
+    told = ""
+    if found.survival_ceiling is not None:
+        told = f"; {found.survival_ceiling:.2f} with unlimited free positions of this drafter"
+    trees = best_trees(found.trees)
+    if trees is not None:
+        longest, quickest = trees
+        told += (
+            f", {longest.acceptance_length:.2f} measured in trees of {longest.nodes} nodes; the quickest "
+            f"tree here has {quickest.nodes}: {quickest.token_s * 1e3:.2f} ms a token"
+        )
+    return told
 
 
 class EventTail:

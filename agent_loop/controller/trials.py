@@ -7,7 +7,6 @@ requests fail, it drafts nothing) gets its verdict and the others are run again 
 from __future__ import annotations
 
 import hashlib
-import re
 import time
 from collections.abc import Callable, Sequence
 from pathlib import Path
@@ -24,7 +23,6 @@ from harness.plan import ArmSpec, Job, SetSpec
 
 PublicStage = Literal["tune", "screen", "measure"]
 PUBLIC = "public"
-_ARM = re.compile(r"arms\[(?P<name>[^\]]+)\]")
 
 
 class Bench(NamedTuple):
@@ -81,7 +79,7 @@ def run_trial(
         try:
             run = bench.executor.measure(job, folder)
         except TrialFailed as error:
-            name = _named(error, alive)
+            name = error.arm if error.arm in alive else None
             for bad in [name] if name is not None else list(alive):
                 verdicts[bad] = _failed(alive.pop(bad), error, named=name is not None, folder=folder)
             continue
@@ -107,12 +105,6 @@ def run_trial(
     return [
         msgspec.structs.replace(verdicts[f"c{number}"], seconds=seconds) for number in range(len(candidates))
     ]
-
-
-def _named(error: TrialFailed, alive: dict[str, Candidate]) -> str | None:
-    """The arm that the error names, if it is one of these."""
-    found = _ARM.search(error.said)
-    return found["name"] if found is not None and found["name"] in alive else None
 
 
 def _failed(candidate: Candidate, error: TrialFailed, *, named: bool, folder: Path) -> Verdict:

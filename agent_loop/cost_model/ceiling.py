@@ -2,21 +2,31 @@
 
 Stages come from verify steps of a run alone, so that every engine that tells its steps can be asked:
 arms of several draft lengths give the time of a step as base plus rows, a drafter that costs nothing
-(null, replay) gives the drafter's share, and the survival of drafts by position gives how few steps the
-tokens could have taken. A profile splits the base further.
+(null, replay) gives the drafter's share, and the survival of drafts by position, or the best tree that was
+measured, gives how few steps the tokens could have taken. A trace tells the stages of a step directly.
 """
 
 from __future__ import annotations
 
 import itertools
 import math
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import NamedTuple
 
 import msgspec
 import numpy as np
 
-from agent_loop.cost_model.floors import Machine, ModelSize, prefill_floor_s, step_floor_s
+from agent_loop.cost_model.floors import (
+    Machine,
+    ModelSize,
+    attention_floor_s,
+    prefill_floor_s,
+    sampling_floor_s,
+    step_floor_s,
+)
+from agent_loop.cost_model.serving import from_chunks, with_steps
+from agent_loop.cost_model.stages import ATTENTION, LAUNCH, SAMPLING, WEIGHTS
+from agent_loop.cost_model.trees import TreePoint, best_trees, tree_points
 from agent_loop.records import Gap
 from harness.codec import Record
 from harness.oracle.stored import StoredRun
@@ -24,7 +34,8 @@ from harness.records import Response
 
 FREE_DRAFTERS = ("null", "replay")  # kinds of arms whose drafts cost nothing
 MOST_DRAFTS = 16  # positions that the acceptance ceiling reckons with
-MEASURED, FITTED, DERIVED = 1.0, 0.7, 0.4  # confidence in a component
+MEASURED, TRACED, FITTED, DERIVED = 1.0, 0.8, 0.7, 0.4  # confidence in a component; traced are a few steps
+ARRIVED = 0.7  # and what is left of it where steps are known by what arrived from a server
 
 
 class CeilingModel(Record, frozen=True):
@@ -37,10 +48,12 @@ class CeilingModel(Record, frozen=True):
     floor_s: float  # with the best drafts that survival allows, at the machine's peaks
     speedup: float  # seconds / floor_s
     acceptance_length: float
-    acceptance_ceiling: float  # with this drafter and unlimited, free draft positions
+    acceptance_ceiling: float  # with this drafter, by survival or by the best tree, whichever is more
     gaps: tuple[Gap, ...]  # largest first
     machine: Machine
     model: ModelSize
+    survival_ceiling: float | None = None  # with unlimited, free positions of chains
+    trees: tuple[TreePoint, ...] = ()  # that were measured beside the arm, the smallest first
 
     @property
     def closable_share(self) -> float:
@@ -66,79 +79,73 @@ def ceiling(
     """The gaps of an arm.
 
     Args:
-        run: with this arm and, where they can be had, arms "ar", null or replay beside it.
+        run: with this arm and, where they can be had, arms "ar", null or replay beside it, and arms of trees.
         arm: usually "stock".
         machine: peaks.
         model: size of the target.
-        profile: share of a step's time by stage ("weights", "attention", "sampling", "host", "launch",
-            "other"), from a profiler; None leaves the base in one piece.
+        profile: a step's time by stage ("weights", "attention", "drafter", "sampling", "host", "launch",
+            "other"), from a trace; None leaves what does not grow with rows in one piece.
 
     Raises:
-        ValueError: the arm has no finished response with a verify step.
+        ValueError: the arm has no finished response with a verify step, or its requests share their steps.
     """
+    if run.job.plan.measure.batch > 1:
+        raise ValueError("requests of a batch share their steps; give a run with `measure.batch` = 1")
+    arrived = from_chunks(run, arm)
+    run = with_steps(run)
     mine = [one for one in run.responses if one.arm == arm and one.status == "ok" and one.steps]
     if not mine:
-        raise ValueError(f"arm {arm} has no response with verify steps; a server does not tell them")
-    kinds = {one.name: one.kind for one in run.job.plan.arms}
-    free = {name for name, kind in kinds.items() if kind in FREE_DRAFTERS or kind == "ar"}
+        raise ValueError(f"arm {arm} has no response with verify steps, and none that came in chunks")
     steps = [step for one in mine for step in one.steps]
-    count = len(steps)
-    seconds = sum((one.end_ns or 0) / 1e9 for one in mine)
-    tokens = sum(len(one.token_ids) for one in mine)
+    rows = [step.num_draft_tokens + 1 for step in steps]
+    times = [time for one in mine for time in step_seconds(one)]
     prefill = sum((one.first_token_ns or 0) / 1e9 for one in mine)
     prefill_floor = sum(prefill_floor_s(machine, model, one.prompt_tokens) for one in mine)
-    times = [time for one in mine for time in step_seconds(one)]
-    rows = [step.num_draft_tokens + 1 for step in steps]
-    fit = fit_steps([one for one in run.responses if one.arm in free and one.status == "ok"])
-    if fit is None:
-        fit = fit_steps(mine)
-    verify = [fit.base_s + fit.per_row_s * n for n in rows] if fit is not None else times
-    drafting = max(0.0, sum(times) - sum(verify))
-    best = acceptance_ceiling([step.num_accepted_tokens for step in steps], rows)
+    survival = acceptance_ceiling([step.num_accepted_tokens for step in steps], rows)
+    points = tree_points(run)
+    trees = best_trees(points)
+    best = survival if trees is None else max(survival, trees.longest.acceptance_length)
     emitted = sum(step.num_emitted_tokens for step in steps)
     least = emitted / best
-    step_floor = step_floor_s(machine, model, max(1, round(best)))
-    base = sum(verify) - sum(_row_seconds(fit, n) for n in rows)
     gaps = [
         _gap("prefill", prefill, prefill_floor, MEASURED, "time to the first token; two operations a weight"),
         _gap(
             "acceptance",
             sum(times),
-            sum(times) * min(1.0, least / count),
+            sum(times) * min(1.0, least / len(steps)),
             FITTED,
-            f"{count} steps, {least:.0f} with every position that survives",
+            f"{len(steps)} steps, {least:.0f} with every position that survives"
+            + ("" if trees is None or best == survival else f", in trees of {trees.longest.nodes} nodes"),
         ),
-        *_base_gaps(base, count * model.weight_bytes / machine.bytes_per_s, profile),
-        _gap(
-            "rows",
-            sum(_row_seconds(fit, n) for n in rows),
-            sum(2.0 * model.parameters * n / machine.flops_per_s for n in rows),
-            FITTED if fit is not None and fit.shapes > 1 else DERIVED,
-            "growth of a step with its rows; two operations a weight and row",
+        *(
+            _fitted_gaps(run, mine, machine, model)
+            if profile is None
+            else _traced_gaps(mine, profile, sum(times), machine, model)
         ),
     ]
-    if free:
-        gaps.append(
-            _gap("drafter", drafting, 0.0, FITTED, "step time above a step of as many rows with free drafts")
-        )
+    if arrived:
+        gaps = [_as_arrived(gap) for gap in gaps]
     closable = sum(gap.closable_s for gap in gaps) or 1.0
     ranked = sorted(
         (msgspec.structs.replace(gap, share=gap.closable_s / closable) for gap in gaps),
         key=lambda gap: (-gap.share, gap.component),
     )
-    floor = prefill_floor + least * step_floor
+    seconds = sum((one.end_ns or 0) / 1e9 for one in mine)
+    floor = prefill_floor + least * step_floor_s(machine, model, max(1, round(best)))
     return CeilingModel(
         arm=arm,
         seconds=seconds,
-        tokens=tokens,
-        steps=count,
+        tokens=sum(len(one.token_ids) for one in mine),
+        steps=len(steps),
         floor_s=floor,
         speedup=max(1.0, seconds / floor),
-        acceptance_length=emitted / count,
+        acceptance_length=emitted / len(steps),
         acceptance_ceiling=best,
         gaps=tuple(ranked),
         machine=machine,
         model=model,
+        survival_ceiling=survival,
+        trees=points,
     )
 
 
@@ -186,25 +193,78 @@ def acceptance_ceiling(accepted: Sequence[int], rows: Sequence[int]) -> float:
     return length
 
 
-def _base_gaps(base: float, floor: float, profile: Mapping[str, float] | None) -> list[Gap]:
-    """The part of a step that does not grow with rows, whole or by the stages of a profile."""
-    if not profile:
-        return [_gap("weights", base, floor, DERIVED, "base of a step; every weight read once")]
-    total = math.fsum(profile.values())
-    return [
-        _gap(
-            stage,
-            base * share / total,
-            floor if stage == "weights" else 0.0,
-            MEASURED,
-            "share of a profiled step" + ("; every weight read once" if stage == "weights" else ""),
-        )
-        for stage, share in sorted(profile.items())
-    ]
+def _fitted_gaps(
+    run: StoredRun, mine: Sequence[Response], machine: Machine, model: ModelSize
+) -> Iterator[Gap]:
+    """A step taken apart by what other arms' steps took."""
+    kinds = {one.name: one.kind for one in run.job.plan.arms}
+    free = {name for name, kind in kinds.items() if kind in FREE_DRAFTERS or kind == "ar"}
+    times = [time for one in mine for time in step_seconds(one)]
+    rows = [step.num_draft_tokens + 1 for one in mine for step in one.steps]
+    fit = fit_steps([one for one in run.responses if one.arm in free and one.status == "ok"])
+    apart = fit is not None
+    fit = fit or fit_steps(mine) or StepFit(0.0, 0.0, 0)
+    growing = sum(fit.per_row_s * n for n in rows)
+    yield _gap(
+        "weights",
+        fit.base_s * len(rows),
+        len(rows) * model.weight_bytes / machine.bytes_per_s,
+        DERIVED,
+        "base of a step; every weight read once",
+    )
+    yield _gap(
+        "rows",
+        growing,
+        sum(2.0 * model.parameters * n / machine.flops_per_s for n in rows),
+        FITTED if fit.shapes > 1 else DERIVED,
+        "growth of a step with its rows; two operations a weight and row",
+    )
+    if apart:
+        alone = "" if fit.shapes > 1 else ", and the growth with rows: no other arm tells it"
+        drafting = max(0.0, sum(times) - fit.base_s * len(rows) - growing)
+        told = f"step time above a step with free drafts{alone}"
+        yield _gap("drafter", drafting, 0.0, FITTED if not alone else DERIVED, told)
 
 
-def _row_seconds(fit: StepFit | None, rows: int) -> float:
-    return 0.0 if fit is None else fit.per_row_s * rows
+def _traced_gaps(
+    mine: Sequence[Response], profile: Mapping[str, float], seconds: float, machine: Machine, model: ModelSize
+) -> Iterator[Gap]:
+    """A step taken apart by the stages of a trace, each against its own floor."""
+    rows = [step.num_draft_tokens + 1 for one in mine for step in one.steps]
+    seen = sum(one.prompt_tokens + n for one in mine for n in _emitted_before(one))
+    floors = {
+        WEIGHTS: sum(step_floor_s(machine, model, n) for n in rows),
+        ATTENTION: attention_floor_s(machine, model, seen),
+        SAMPLING: sum(sampling_floor_s(machine, model, n) for n in rows),
+        LAUNCH: len(rows) * machine.launch_s,
+    }
+    bases = {
+        WEIGHTS: "every weight read once, two operations a weight and row",
+        ATTENTION: "keys and values read once",
+        SAMPLING: "logits read once",
+        LAUNCH: "what it takes to start one operation, times the operations; one a step would do",
+    }
+    total = math.fsum(profile.values()) or 1.0
+    for stage, share in sorted(profile.items()):
+        told = f"share of a traced step; {bases.get(stage, 'none of it is needed')}"
+        confidence = DERIVED if stage == LAUNCH else TRACED
+        yield _gap(stage, seconds * share / total, floors.get(stage, 0.0), confidence, told)
+
+
+def _emitted_before(response: Response) -> Iterator[int]:
+    """Tokens in front of each step, without the prompt's."""
+    emitted = response.prefill_tokens
+    for step in response.steps:
+        yield emitted
+        emitted += step.num_emitted_tokens
+
+
+def _as_arrived(gap: Gap) -> Gap:
+    return msgspec.structs.replace(
+        gap,
+        confidence=round(gap.confidence * ARRIVED, 2),
+        basis=f"{gap.basis} (steps by what arrived from the server)",
+    )
 
 
 def _gap(component: str, measured: float, floor: float, confidence: float, basis: str) -> Gap:

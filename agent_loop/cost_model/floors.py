@@ -14,6 +14,7 @@ from harness.codec import Record
 from harness.records import Response
 
 LARGEST_BLOCK = 65  # tokens of one verify step, over every mechanism known here
+LOGIT_BYTES = 4
 SLACK = 0.5  # of the measured peaks: they are measured, not guaranteed
 
 
@@ -31,6 +32,8 @@ class ModelSize(Record, frozen=True):
 
     parameters: int  # in matrix products
     weight_bytes: int  # read by a step
+    kv_bytes: int = 0  # that attention reads for a position; 0: not known
+    vocabulary: int = 0  # logits of a row; 0: not known
 
 
 def prefill_floor_s(machine: Machine, model: ModelSize, prompt_tokens: int) -> float:
@@ -42,6 +45,16 @@ def step_floor_s(machine: Machine, model: ModelSize, rows: int) -> float:
     """Least seconds of a verify step of so many rows."""
     compute = 2.0 * model.parameters * rows / machine.flops_per_s
     return max(compute, model.weight_bytes / machine.bytes_per_s)
+
+
+def attention_floor_s(machine: Machine, model: ModelSize, positions: int) -> float:
+    """Least seconds of a step's attention: keys and values of every position are read once."""
+    return positions * model.kv_bytes / machine.bytes_per_s
+
+
+def sampling_floor_s(machine: Machine, model: ModelSize, rows: int) -> float:
+    """Least seconds of choosing tokens: the logits of every row are read once."""
+    return rows * model.vocabulary * LOGIT_BYTES / machine.bytes_per_s
 
 
 def response_floor(machine: Machine, model: ModelSize) -> Callable[[Response], float]:

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import json
 import math
 import time
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import torch
 from safetensors import safe_open
@@ -20,8 +22,12 @@ NO_PRODUCT = ("norm", "bias")  # parameters that are in no matrix product
 
 
 def measure_machine(deployment: Deployment, clock: Callable[[], float] = time.perf_counter) -> Machine:
-    """Bandwidth, operations a second and launch time on the deployment's device: best of a few."""
-    device = torch.device("cuda" if deployment.device == "cuda" else "cpu")
+    """Bandwidth, operations a second and launch time on the deployment's device: best of a few.
+
+    Of servers, the GPU of this machine is taken for theirs where it has one.
+    """
+    remote_gpu = deployment.device == "remote" and torch.cuda.is_available()
+    device = torch.device("cuda" if deployment.device == "cuda" or remote_gpu else "cpu")
     dtype: torch.dtype = getattr(torch, deployment.target.dtype)
     if deployment.threads is not None and device.type == "cpu":
         torch.set_num_threads(deployment.threads)
@@ -71,9 +77,26 @@ def model_size(folder: Path, deployment: Deployment) -> ModelSize | None:
         return None
     parameters = sum(math.prod(shape) for shape in used.values())
     width = getattr(torch, deployment.target.dtype).itemsize
-    if deployment.weights_format == "weight12":
-        return ModelSize(parameters=parameters, weight_bytes=parameters * 3 // 2)
-    return ModelSize(parameters=parameters, weight_bytes=parameters * width)
+    packed = deployment.weights_format == "weight12"
+    config = _config(folder)
+    heads = config.get("num_attention_heads", 0)
+    head_dim = config.get("head_dim") or (config.get("hidden_size", 0) // heads if heads else 0)
+    kv_heads = config.get("num_key_value_heads", heads)
+    return ModelSize(
+        parameters=parameters,
+        weight_bytes=parameters * 3 // 2 if packed else parameters * width,
+        kv_bytes=2 * config.get("num_hidden_layers", 0) * kv_heads * head_dim * width,
+        vocabulary=config.get("vocab_size", 0),
+    )
+
+
+def _config(folder: Path) -> dict[str, Any]:
+    """The target's configuration, of its text part where it has several; {}: none that can be read."""
+    try:
+        found = json.loads((folder / "config.json").read_bytes())
+    except (OSError, ValueError):
+        return {}
+    return dict(found.get("text_config", found)) if isinstance(found, dict) else {}
 
 
 def _wait(device: torch.device) -> None:

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import re
 from pathlib import Path
 from typing import Protocol
 
 from harness.codec import Record
 from harness.oracle.stored import StoredRun
 from harness.plan import Job, Param
+
+_ARM = re.compile(r"arms\[(?P<name>[^\]]+)\]")
 
 
 class ConfirmRequest(Record, frozen=True):
@@ -27,6 +30,12 @@ class TrialFailed(Exception):
         super().__init__(said)
         self.said = said
         self.exit_code = exit_code
+
+    @property
+    def arm(self) -> str | None:
+        """The arm that the message names, if it does."""
+        found = _ARM.search(self.said)
+        return None if found is None else found["name"]
 
 
 class Executor(Protocol):

@@ -98,13 +98,15 @@ def test_a_measurement_below_its_floor_is_flagged_and_never_counted_as_a_gap() -
     assert "BELOW ITS FLOOR" in found["weights"].basis
 
 
-def test_a_profile_splits_the_base() -> None:
+def test_a_profile_splits_the_whole_step() -> None:
     profile = {"weights": 0.6, "attention": 0.1, "host": 0.3}
     found = {
         gap.component: gap for gap in ceiling(run_of(STOCK, *FREE), "stock", MACHINE, MODEL, profile).gaps
     }
-    assert found["host"].measured_s == pytest.approx(4 * 0.05 * 0.3, rel=1e-2)
-    assert found["attention"].measured_s == pytest.approx(4 * 0.05 * 0.1, rel=1e-2)
+    step = 0.05 + 5 * 0.002 + 0.02
+    assert found["host"].measured_s == pytest.approx(4 * step * 0.3, rel=1e-2)
+    assert found["attention"].measured_s == pytest.approx(4 * step * 0.1, rel=1e-2)
+    assert "rows" not in found
 
 
 def test_the_acceptance_ceiling_carries_the_last_rate_on() -> None:

@@ -94,13 +94,7 @@ class LocalProcesses:
 
     def evidence(self, request: ConfirmRequest, unseen: Path, controller: Path) -> StoredRun | None:
         """See `Executor`."""
-        campaign = json.loads((unseen / "campaign.json").read_bytes())
-        lines = [json.loads(line) for line in (unseen / "ledger.jsonl").read_text().splitlines()]
-        mine = [one for one in lines if one.get("candidate") == digest(request) and one.get("shard")]
-        if not mine:
-            return None
-        folder = controller / campaign["campaign_id"] / "evidence" / mine[-1]["shard"]
-        return load_run(folder) if RunFolder(folder).report_json.is_file() else None
+        return read_evidence(request, unseen, controller)
 
     def _run(self, words: Sequence[str], folder: Path, codes: Sequence[int]) -> str:
         """Run a command of the house; its standard output.
@@ -154,6 +148,17 @@ def write_job(job: Job, folder: Path) -> Path:
     write_atomic(folder / DEPLOYMENT, to_toml(job.deployment))
     write_atomic(folder / PLAN, to_toml(msgspec.structs.replace(job.plan, deployment=DEPLOYMENT)))
     return folder / PLAN
+
+
+def read_evidence(request: ConfirmRequest, unseen: Path, controller: Path) -> StoredRun | None:
+    """The run behind the newest confirmation of an arm, out of the controller's folder."""
+    campaign = json.loads((unseen / "campaign.json").read_bytes())
+    lines = [json.loads(line) for line in (unseen / "ledger.jsonl").read_text().splitlines()]
+    mine = [one for one in lines if one.get("candidate") == digest(request) and one.get("shard")]
+    if not mine:
+        return None
+    folder = controller / campaign["campaign_id"] / "evidence" / mine[-1]["shard"]
+    return load_run(folder) if RunFolder(folder).report_json.is_file() else None
 
 
 def _end(child: subprocess.Popen[bytes]) -> None:

@@ -13,6 +13,7 @@ from agent_loop.assembling import Folders, Parts, open_controller
 from agent_loop.campaign import ExplorerSpec, Loop, LoopPlan, Rules, Shape, Unseen
 from agent_loop.controller.database import Database
 from agent_loop.executors.local import LocalProcesses
+from agent_loop.executors.protocol import Executor
 from agent_loop.memory.store import Memory
 from agent_loop.protocols import Desk
 from agent_loop.records import Budget, Candidate, Hypothesis
@@ -125,7 +126,9 @@ def in_root() -> Iterator[None]:
         yield
 
 
-def run(at: Path, work: Callable[[Desk], object], loop: Loop | None = None) -> Campaign:
+def run(
+    at: Path, work: Callable[[Desk], object], loop: Loop | None = None, executor: Executor | None = None
+) -> Campaign:
     """A whole campaign; a failure of its explorer is the test's."""
     loop = make_loop(known.write_model(at / "model")) if loop is None else loop
     folders, keys = Folders(at / "run"), at / "keys"
@@ -146,7 +149,7 @@ def run(at: Path, work: Callable[[Desk], object], loop: Loop | None = None) -> C
                 folders=folders,
                 keys=keys,
                 memory=memory,
-                executor=LocalProcesses(at / "host.lock", timeout_s=300.0),
+                executor=executor or LocalProcesses(at / "host.lock", timeout_s=900.0),
                 floor=floor,
                 ceiling=None,
                 now=lambda: WHEN,

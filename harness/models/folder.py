@@ -40,6 +40,8 @@ def read_folder(path: Path, source: str, *, remote: bool = False) -> ModelFolder
         raise ModelError(f"`target.path`: {path} is no folder; give a folder with config.json and weights")
     config = _json(path / "config.json", needed=True)
     text = config.get("text_config") or config  # multimodal checkpoints nest the language model
+    if not isinstance(text, dict):
+        raise ModelError(f"{path / 'config.json'}: `text_config` must be an object; download it again")
     if not any((path / name).is_file() for name in TOKENIZER_FILES):
         raise ModelError(
             f"{path} has no tokenizer ({', '.join(TOKENIZER_FILES)}); copy the tokenizer into it"
@@ -94,7 +96,7 @@ def _json(path: Path, *, needed: bool) -> dict[str, Any]:
         return {}
     try:
         found = json.loads(path.read_bytes())
-    except (OSError, ValueError) as error:
+    except (OSError, ValueError, RecursionError) as error:
         raise ModelError(f"{path} cannot be read as JSON: {error}; download it again") from None
     if not isinstance(found, dict):
         raise ModelError(f"{path} must hold a JSON object; download it again")

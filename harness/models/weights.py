@@ -77,8 +77,11 @@ def weight_files(folder: Path) -> tuple[Path, ...]:
         try:
             named = json.loads((folder / INDEX).read_bytes())["weight_map"].values()
             names = sorted({str(name) for name in named})
-        except (OSError, ValueError, KeyError, TypeError, AttributeError):
+        except (OSError, ValueError, KeyError, TypeError, AttributeError, RecursionError):
             raise ModelError(f"{folder / INDEX} is not a weight index; download the model again") from None
+        outside = next((name for name in names if Path(name).name != name or "\0" in name), None)
+        if outside is not None or not names:
+            raise ModelError(f"{folder / INDEX} names {outside!r:.80}, no file in the folder; do not use it")
     else:
         names = [SINGLE]
     missing = [name for name in names if not (folder / name).is_file()]
@@ -114,5 +117,5 @@ def _header(path: Path, data: bytes) -> dict[str, _Entry]:
         plain: dict[str, Any] = msgspec.json.decode(data, type=dict[str, Any])
         plain.pop("__metadata__", None)
         return msgspec.convert(plain, type=dict[str, _Entry])
-    except msgspec.MsgspecError as error:
+    except (msgspec.MsgspecError, ValueError, RecursionError) as error:
         raise ModelError(f"{path} has a broken safetensors header: {error}; download it again") from None

@@ -63,7 +63,7 @@ def read_json(path: Path) -> dict[str, Any]:
         found = json.loads(path.read_bytes())
     except OSError as error:
         raise TargetError(f"cannot read {path}: {error.strerror}; give a complete model folder") from None
-    except ValueError as error:
+    except (ValueError, RecursionError) as error:
         raise TargetError(f"{path} is not JSON: {error}; download it again") from None
     if not isinstance(found, dict):
         raise TargetError(f"{path} must hold a JSON object; download it again")

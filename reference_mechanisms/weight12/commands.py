@@ -62,6 +62,9 @@ def register(subparsers: argparse._SubParsersAction[Parser], guard: Callable[[Ru
     benching.add_argument("--model", nargs="+", metavar="NAME", help="by default all; the first leads")
     benching.add_argument("--tokens", type=int, nargs="+", default=[1, 8, 16, 32], metavar="M")
     benching.add_argument("--rounds", type=int, default=15, metavar="R", help="replays of each graph")
+    benching.add_argument(
+        "--variants", nargs="*", metavar="WAY", help="time other ways beside it, by default all there are"
+    )
     benching.set_defaults(run=guard(_bench))
 
     stepping = commands.add_parser("bench-vllm", help="time a step of vLLM on this GPU, against bf16")
@@ -136,12 +139,18 @@ def _bench(options: argparse.Namespace) -> int:
     import torch  # noqa: PLC0415
 
     from reference_mechanisms.kernels.weight12.models import MODELS  # noqa: PLC0415
+    from reference_mechanisms.kernels.weight12.schedule import PLAIN, WAYS_BY_NAME  # noqa: PLC0415
     from reference_mechanisms.weight12.errors import CallError  # noqa: PLC0415
 
     names = options.model or list(MODELS)
     unknown = [name for name in names if name not in MODELS]
     if unknown:
         raise CallError(f"--model {unknown[0]}: not one of {', '.join(MODELS)}")
+    others = [name for name, way in WAYS_BY_NAME.items() if way != PLAIN]
+    variants = [] if options.variants is None else options.variants or others
+    strange = [name for name in variants if name not in WAYS_BY_NAME]
+    if strange:
+        raise CallError(f"--variants {strange[0]}: not one of {', '.join(WAYS_BY_NAME)}")
     if options.rounds < 1 or not all(1 <= m <= 64 for m in options.tokens):
         raise CallError("--tokens are 1 to 64, --rounds at least 1")
     if not torch.cuda.is_available():
@@ -150,10 +159,10 @@ def _bench(options: argparse.Namespace) -> int:
     from reference_mechanisms.kernels.weight12.bench_report import markdown, run, write  # noqa: PLC0415
 
     command = " ".join(["specpilot-harness weight12 bench", *_told(options)])
-    summary = run(names, options.tokens, options.rounds, command)
+    summary = run(names, options.tokens, options.rounds, command, variants)
     write(options.out, summary)
     print(markdown(summary))
-    return EXIT_OK
+    return EXIT_FAILED if summary["other_bits"] else EXIT_OK
 
 
 def _bench_vllm(options: argparse.Namespace) -> int:
@@ -219,6 +228,8 @@ def _told(options: argparse.Namespace) -> list[str]:
         "--rounds",
         str(options.rounds),
     ]
+    if options.variants is not None:
+        words += ["--variants", *options.variants]
     return [*words, "--model", *options.model] if options.model else words
 
 

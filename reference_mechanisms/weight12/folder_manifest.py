@@ -99,7 +99,7 @@ def read_manifest(folder: Path) -> FolderManifest:
     try:
         check_seal(text)
         plain = {name: value for name, value in json.loads(text).items() if name != SEAL}
-    except ValueError as error:
+    except (ValueError, AttributeError, RecursionError) as error:  # AttributeError: no object
         raise CorruptError(f"{path} cannot be trusted: {error}; {MEND}") from None
     if plain.get("version") != VERSION:
         raise CorruptError(

@@ -81,7 +81,7 @@ def from_metadata(metadata: Mapping[str, str], where: str) -> Manifest:
         raise CorruptError(f"{where}: weight12 version {version}; this program reads version {VERSION}")
     try:
         manifest = msgspec.json.decode(metadata.get(KEY_MANIFEST, ""), type=Manifest)
-    except msgspec.DecodeError as error:
+    except (msgspec.DecodeError, ValueError, RecursionError) as error:
         raise CorruptError(f"{where}: the manifest is broken ({error}); get the file again") from None
     for name, entry in manifest.tensors.items():
         if (entry.kept is None) == (entry.codes is None):

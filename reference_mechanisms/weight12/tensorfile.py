@@ -133,8 +133,8 @@ def _parse(path: Path, text: bytes) -> dict[str, Any]:
 
 def _slot(path: Path, name: str, entry: object) -> Slot:
     match entry:
-        case {"dtype": str(dtype), "shape": [*shape], "data_offsets": [int(begin), int(end)]} if (
-            all(type(size) is int and size >= 0 for size in shape) and 0 <= begin <= end
+        case {"dtype": str(dtype), "shape": [*shape], "data_offsets": [begin, end]} if (
+            all(type(size) is int and 0 <= size < 2**63 for size in (*shape, begin, end)) and begin <= end
         ):
             slot = Slot(dtype, tuple(shape), begin, end)
         case _:

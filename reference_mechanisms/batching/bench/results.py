@@ -13,6 +13,7 @@ from tabulate import tabulate
 
 from reference_mechanisms.batching.bench import stock
 from reference_mechanisms.batching.bench.beside import OWN, RELEASED, Found, Timed, tuned
+from reference_mechanisms.batching.bench.earlier import earlier_served, read_earlier, with_earlier
 from reference_mechanisms.batching.bench.lines import Served
 from reference_mechanisms.batching.bench.resident import Exact
 from reference_mechanisms.batching.bench.steps import step_rows, step_table, step_times
@@ -40,7 +41,7 @@ def write_beside(folder: Path, about: About, traces: Sequence[Trace], found: Fou
     """Write what there is of engines beside each other; each file whole or not.
 
     Args:
-        folder: of the results.
+        folder: of the results; what an earlier run of the same work found of other loads stays.
         about: what was timed.
         traces: of the request set.
         found: so far.
@@ -51,13 +52,15 @@ def write_beside(folder: Path, about: About, traces: Sequence[Trace], found: Fou
     Raises:
         CallError: a `summary.json` that is there is no JSON object.
     """
-    rows = beside_rows(found)
     machine = next((f"{one.device}, torch {one.torch}" for one in found.facts.values()), None)
+    head = _head(about, machine)
+    found = with_earlier(found, read_earlier(folder / BESIDE, head))
+    rows = beside_rows(found)
     drafts = sorted({stock.RELEASED, *found.best.values()} - {0})
     write_json(
         folder / BESIDE,
         {
-            **_head(about, machine),
+            **head,
             "acceptance_rates": {str(one): acceptance_rates(traces, one) for one in drafts},
             "rounds": found.rounds,
             "table": rows,
@@ -158,7 +161,7 @@ def write_mechanisms(
     """Write what each variant of ours gave at each load, so far.
 
     Args:
-        folder: of the results.
+        folder: of the results; what an earlier run of the same work timed of others stays.
         about: what was timed.
         machine: that it was timed on.
         timed: in order; each variant as often as it was timed.
@@ -170,10 +173,14 @@ def write_mechanisms(
     Raises:
         CallError: a `summary.json` that is there is no JSON object.
     """
+    head = _head(about, machine)
+    earlier = read_earlier(folder / MECHANISMS, head)
+    timed = [*earlier_served(earlier, timed), *timed]
     rows = mechanism_rows(timed)
+    kept = earlier.get("exact") if exact is None else exact._asdict()
     write_json(
         folder / MECHANISMS,
-        {**_head(about, machine), "table": rows, "exact": exact, "timed": [_told(one) for one in timed]},
+        {**head, "table": rows, "exact": kept, "timed": [_told(one) for one in timed]},
     )
     told: dict[str, Any] = {"mechanisms": MECHANISMS}
     if exact is not None:

@@ -84,6 +84,6 @@ def shape_of(name: str) -> Shape:
     Raises:
         TargetError: naming the known ones.
     """
-    if name not in SHAPES:
+    if name.lower() not in SHAPES:
         raise TargetError(f"--shape {name}: known are {', '.join(SHAPES)}")
-    return SHAPES[name]
+    return SHAPES[name.lower()]

@@ -12,6 +12,7 @@ import pytest
 
 from reference_mechanisms.batching.bench import beside, results
 from reference_mechanisms.batching.bench.lines import Served
+from reference_mechanisms.batching.bench.resident import Exact
 from reference_mechanisms.batching.bench.steps import StepError, step_ms
 from reference_mechanisms.batching.traces.format import TRACES
 from tests.reference_mechanisms.batching.bench import fake_worker, small
@@ -130,6 +131,39 @@ def test_files_say_what_scripts_and_people_want(tmp_path: Path) -> None:
     assert len(raw["acceptance_rates"]["7"]) == 7
     assert "4.00x" in text
     assert "stock-k15" in (tmp_path / "beside-vllm.md").read_text()
+
+
+def test_loads_may_be_timed_one_run_each(tmp_path: Path) -> None:
+    told, path = about(tmp_path)
+    traces = small.traces()[1]
+    for load in (8, 32):
+        found = run(tmp_path, plan(concurrencies=(load,), rounds=1))
+        text = results.write_beside(tmp_path, told, traces, found)
+        results.write_beside(tmp_path, told, traces, found)  # again: nothing is counted twice
+    assert set(json.loads((tmp_path / "summary.json").read_text())["system"]) == {"8", "32"}
+    raw = json.loads((tmp_path / "beside-vllm.json").read_text())
+    assert len(raw["timed"]) == 2 * 3
+    assert len(raw["tried"]) == 2 * 3
+    assert raw["best_drafts"] == {"8": 7, "32": 7}
+    assert text.count("stock-released") == 2
+    # Of other traces it would not belong here.
+    path.write_text(path.read_text() + " ")
+    results.write_beside(tmp_path, told, traces, run(tmp_path, plan(concurrencies=(8,), rounds=1)))
+    raw = json.loads((tmp_path / "beside-vllm.json").read_text())
+    assert {one["concurrency"] for one in raw["timed"]} == {8}
+
+
+def test_variants_may_be_timed_one_run_each(tmp_path: Path) -> None:
+    told, _ = about(tmp_path)
+    both = [
+        served(variant=name, wall_s=2.0 if name == "nothing" else 1.0) for name in ("everything", "nothing")
+    ]
+    results.write_mechanisms(tmp_path, told, "a machine", both[:1], Exact(9, 0))
+    text = results.write_mechanisms(tmp_path, told, "a machine", both[1:], None)
+    raw = json.loads((tmp_path / "mechanisms.json").read_text())
+    assert [one["variant"] for one in raw["timed"]] == ["everything", "nothing"]
+    assert raw["exact"] == {"tokens": 9, "mismatches": 0}
+    assert "0.500" in text
 
 
 def test_before_the_first_round_there_is_a_file_and_no_figure(tmp_path: Path) -> None:

@@ -34,11 +34,11 @@ from reference_mechanisms.arm_targets import (
     two_levels,
 )
 from reference_mechanisms.arms import ArmSettings, ParameterError, parse_settings
-from reference_mechanisms.batching.batcher import Batcher
 from reference_mechanisms.batching.measuring.running import Named, Watch, measure
 from reference_mechanisms.batching.measuring.steps import Load
 from reference_mechanisms.batching.measuring.subjects import loaded_subject
 from reference_mechanisms.batching.opening import Runners, decoded, hold_buckets, open_batcher, ration_of
+from reference_mechanisms.batching.protocol import BatchEngine
 from reference_mechanisms.batching.rationing import Ration
 from reference_mechanisms.drafters.binding import Bound, bind
 from reference_mechanisms.drafters.detectors import Finding
@@ -218,7 +218,7 @@ class ReferenceSession:
             drafter = self._two_level[arm].drafter(drafter, count)
         return self._decoders[arm], self._wrap[arm](drafter) if arm in self._wrap else drafter, settings
 
-    def batcher(self, arm: str) -> Batcher | None:
+    def batcher(self, arm: str) -> BatchEngine | None:
         """An engine for requests that come and go, which closes the session; None: the arm does not batch.
 
         Raises:

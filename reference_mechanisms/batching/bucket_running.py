@@ -48,7 +48,7 @@ class BucketRunner:
         Raises:
             TargetError: the target has recurrent layers, or the cache does not fit the device.
         """
-        self.target, self.most, self.shapes = dense_target(target), most, tuple(sorted(shapes, key=_size))
+        self.target, self.most, self.shapes = dense_target(target), most, by_size(shapes)
         self.slots, self.graphs = slots, graphs
         self.cache = slot_cache(self.target, slots, capacity + most)
         self.device = target.device
@@ -84,17 +84,8 @@ class BucketRunner:
                 heard(done, len(self.shapes))
 
     def bucket(self, requests: int, rows: int) -> Shape:
-        """The smallest shape that holds so much.
-
-        Raises:
-            TargetError: none does.
-        """
-        found = next((one for one in self.shapes if one.seats >= requests and one.rows >= rows), None)
-        if found is None:
-            raise TargetError(
-                f"no recorded shape holds {rows} rows of {requests} requests; give a larger `batch_slots`"
-            )
-        return found
+        """See `smallest`."""
+        return smallest(self.shapes, requests, rows)
 
     def run(self, rows: Rows, taps: Sequence[int]) -> Ran:
         """See `Runner`.
@@ -131,6 +122,25 @@ class BucketRunner:
             last = len(ids)
             tapped.append(self._prompt.tapped[:last].clone())
         return self.target.logits(self._prompt.hidden[last - 1 : last].clone()), torch.cat(tapped)
+
+
+def smallest(shapes: Sequence[Shape], requests: int, rows: int) -> Shape:
+    """The first shape that holds so much; give them by size.
+
+    Raises:
+        TargetError: none does.
+    """
+    found = next((one for one in shapes if one.seats >= requests and one.rows >= rows), None)
+    if found is None:
+        raise TargetError(
+            f"no recorded shape holds {rows} rows of {requests} requests; give a larger `batch_slots`"
+        )
+    return found
+
+
+def by_size(shapes: Sequence[Shape]) -> tuple[Shape, ...]:
+    """Shapes by rows, then by seats."""
+    return tuple(sorted(shapes, key=_size))
 
 
 def shapes_for(slots: int, drafts: int, costs: StepCosts | None) -> list[Shape]:

@@ -6,12 +6,21 @@ from collections.abc import Callable, Hashable, Iterator, Mapping, Sequence
 
 from reference_mechanisms.arms import ArmSettings, ParameterError
 from reference_mechanisms.batching.batcher import Batcher, Drafts
-from reference_mechanisms.batching.bucket_running import BucketRunner, dense_target, shapes_for
+from reference_mechanisms.batching.bucket_running import (
+    BucketRunner,
+    by_size,
+    dense_target,
+    shapes_for,
+    slot_cache,
+)
 from reference_mechanisms.batching.costs import StepCosts, read_costs
+from reference_mechanisms.batching.driven import DrivenBatcher
+from reference_mechanisms.batching.protocol import BatchEngine
 from reference_mechanisms.batching.rationing import Ration
 from reference_mechanisms.batching.running import PackedRunner, Runner
 from reference_mechanisms.batching.settings import BatchSettings
 from reference_mechanisms.drafters.binding import Bound
+from reference_mechanisms.drafters.calibration import NoDrafter
 from reference_mechanisms.drafters.protocol import ContextDrafter, Drafter
 from reference_mechanisms.drafters.slot_drafting import (
     SlotDrafter,
@@ -23,8 +32,10 @@ from reference_mechanisms.drafters.slot_drafting import (
 from reference_mechanisms.drafters.trained import Drafting
 from reference_mechanisms.engine.decode import Decoder
 from reference_mechanisms.engine.graphs import Graphs
+from reference_mechanisms.engine.slot_lane import LaneSizes, SlotLane
 from reference_mechanisms.engine.target import Target
 from reference_mechanisms.errors import RequestError, TargetError
+from reference_mechanisms.kernels.slots.choice import slot_kernels_for
 from reference_mechanisms.request import Event, Request
 
 
@@ -54,10 +65,11 @@ class Runners:
         """Nothing is recorded."""
         self._made: dict[Hashable, BucketRunner] = {}
         self._programs: dict[Hashable, SlotPrograms] = {}
+        self._lanes: dict[Hashable, SlotLane] = {}
 
     def __len__(self) -> int:
         """How many there are."""
-        return len(self._made)
+        return len(self._made) + len(self._lanes)
 
     def of(
         self,
@@ -88,6 +100,44 @@ class Runners:
             made.record(taps)
             self._made[key] = made
         return self._made[key]
+
+    def lane(
+        self,
+        target: Target,
+        slots: int,
+        capacity: int,
+        most: int,
+        costs: StepCosts | None,
+        drafter: SlotDrafter | None,
+    ) -> SlotLane:
+        """The programs of a batch that drives itself; recorded when they are first asked for.
+
+        Args:
+            target: the model.
+            slots: requests at a time.
+            capacity: most positions of a request.
+            most: rows of a request in a step.
+            costs: as of `of`.
+            drafter: of these runners; None: nothing is drafted.
+
+        Raises:
+            TargetError: as of `of`.
+        """
+        shapes = by_size(shapes_for(slots, most - 1, costs))
+        program = None if drafter is None else drafter.program
+        key = (id(target), slots, capacity, most, shapes, id(program))
+        if key not in self._lanes:
+            dense = dense_target(target)
+            self._lanes[key] = SlotLane(
+                dense,
+                slot_cache(dense, slots, capacity + most),
+                sizes=LaneSizes(shapes, most),
+                taps=() if drafter is None else drafter.taps,
+                program=program,
+                kernels=slot_kernels_for(dense.device, dense.dtype, dense.config.head_dim),
+                graphs=Graphs(dense.device),
+            )
+        return self._lanes[key]
 
     def drafters(self, target: Target, slots: int, capacity: int) -> Callable[[Bound, Drafting], Drafter]:
         """Makes drafters with weights for a batch, their forwards recorded where they are of fixed shape.
@@ -120,8 +170,10 @@ def open_batcher(
     settings: BatchSettings,
     close: Callable[[], None] = lambda: None,
     runners: Runners | None = None,
-) -> Batcher:
+) -> BatchEngine:
     """A batcher with everything that is switched on.
+
+    In recorded steps the device drives, where nothing asks the host what to draft or to accept.
 
     Args:
         decoder: its target, and the rules of a request's turn.
@@ -140,15 +192,28 @@ def open_batcher(
     """
     most, turns, target = arm.plain_rows - 1, decoder.turns, decoder.target
     costs: StepCosts | None = None if settings.costs is None else read_costs(settings.costs)[1]
+    recorded = Runners() if runners is None else runners
+    sizes = (settings.slots, turns.capacity, most + 1)
+    if settings.buckets and _drives(settings, drafter, decoder):
+        own = drafter if isinstance(drafter, SlotDrafter) else None
+        return DrivenBatcher(recorded.lane(target, *sizes, costs, own), turns, settings, costs, close)
     drafts = Drafts(drafter, most, ration, arm.tree is not None)
     runner: Runner
     if settings.buckets:
         taps = drafter.taps if isinstance(drafter, ContextDrafter) else ()
-        sizes = (settings.slots, turns.capacity, most + 1)
-        runner = (Runners() if runners is None else runners).of(target, *sizes, costs, taps)
+        runner = recorded.of(target, *sizes, costs, taps)
     else:
         runner = PackedRunner(target, settings.slots, turns.capacity + most + 1)
     return Batcher(runner, turns, drafts, settings, costs, close)
+
+
+def _drives(settings: BatchSettings, drafter: Drafter, decoder: Decoder) -> bool:
+    """Whether the device can drive itself: its rules, its drafter, each request at its own pace."""
+    if not settings.ragged or settings.cohorts or not decoder.turns.plain_greedy:
+        return False
+    return isinstance(drafter, NoDrafter) or (
+        isinstance(drafter, SlotDrafter) and drafter.program is not None
+    )
 
 
 def decoded(

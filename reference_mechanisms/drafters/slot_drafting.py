@@ -189,6 +189,11 @@ class SlotDrafter:
         self._known: dict[int, int] = {}  # positions taken in
         self._pending: dict[int, list[Tensor]] = {}
 
+    @property
+    def program(self) -> SlotDraftProgram | None:
+        """What drafts greedily without the host; None where the host shares out what was drafted."""
+        return None if self._drafting.lengths is not None else self._programs.program
+
     def begin(self, slot: int, request: Request) -> None:
         """As in `protocol.Drafter`."""
         self._prompts[slot], self._known[slot], self._pending[slot] = request.prompt, 0, []

@@ -13,6 +13,7 @@ from reference_mechanisms.engine.cache import KVCache
 from reference_mechanisms.engine.graphs import Graphs
 from reference_mechanisms.engine.prompt_step import PIECE
 from reference_mechanisms.engine.slot_rows import SlotRows
+from reference_mechanisms.engine.slot_step import send
 from reference_mechanisms.kernels.slots.choice import SlotKernels
 from reference_mechanisms.kernels.slots.packing import Packed
 from reference_mechanisms.targets.llama import LlamaTarget
@@ -57,8 +58,8 @@ class SlotPrompt:
 
     @torch.inference_mode()
     def _load(self, ids: Sequence[int], slot: int, start: int) -> None:
-        self._ids.copy_(torch.tensor([*ids, *[0] * (PIECE - len(ids))]))
-        self._where.copy_(torch.tensor([slot, start, len(ids)]))
+        send(self._ids, [*ids, *[0] * (PIECE - len(ids))])
+        send(self._where, [slot, start, len(ids)])
 
     @torch.inference_mode()
     def _run(self) -> None:

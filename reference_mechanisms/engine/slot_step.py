@@ -75,7 +75,8 @@ class SlotBuffers:
         self.sittings[0].fill_(slots)
         self.sittings[1].fill_(EMPTY)
         # Of the newest step, seats or rows in their order.
-        self.report = numbers(slots, 3 * most + 2)
+        # Behind the seats a row for each slot, and for scratch: the first token, and whether it is one.
+        self.report = numbers(2 * slots + 1, 3 * most + 2)
         self.accepted = numbers(slots)
         self.choices, self.finite = numbers(rows), numbers(rows)
         self.logits = torch.zeros((rows, config.vocab_size), dtype=target.dtype, device=device)
@@ -86,7 +87,8 @@ class SlotBuffers:
         """Set the states of some slots: tokens, position of the anchor, drafted, limit."""
         if slots:
             device = self.state.device
-            self.state[torch.tensor(slots, device=device)] = torch.tensor(states, device=device)
+            where, told = (on_device(one, device) for one in (slots, states))
+            self.state.index_copy_(0, where, told)
 
     def state_of(self, token_ids: Sequence[int], start: int, drafted: int, limit: int) -> list[int]:
         """A state to load; arguments as of `static_step.VerifyStep.load`."""
@@ -98,13 +100,28 @@ class SlotBuffers:
         empty = seats - len(sittings)
         slots = [*(one.slot for one in sittings), *[self.scratch] * empty]
         drafts = [*(one.drafts for one in sittings), *[EMPTY] * empty]
-        self.sittings[:, :seats].copy_(torch.tensor([slots, drafts]))
+        send(self.sittings[:, :seats], [slots, drafts])
 
     def read(self, numbers: Sequence[int]) -> Report:
         """The host's view of one row of `report`."""
         most = self.most
         ids, choices, finite = (list(numbers[2 + n * most : 2 + (n + 1) * most]) for n in range(3))
         return Report(numbers[0], numbers[1], ids, choices, finite)
+
+
+def send(buffer: Tensor, numbers: Sequence[int] | Sequence[Sequence[int]]) -> None:
+    """Fill a buffer from the host, in the order of the device's work and without waiting for it."""
+    buffer.copy_(_staged(numbers, buffer.device), non_blocking=True)
+
+
+def on_device(numbers: Sequence[int] | Sequence[Sequence[int]], device: torch.device) -> Tensor:
+    """Numbers of the host on a device, likewise."""
+    return _staged(numbers, device).to(device, non_blocking=True)
+
+
+def _staged(numbers: Sequence[int] | Sequence[Sequence[int]], device: torch.device) -> Tensor:
+    made = torch.tensor(numbers)
+    return made.pin_memory() if device.type == "cuda" else made
 
 
 class SlotStep:

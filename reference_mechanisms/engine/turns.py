@@ -55,6 +55,11 @@ class Turns:
         self.capacity, self._vocab_size = capacity, vocab_size
         self._rules = rules
 
+    @property
+    def plain_greedy(self) -> bool:
+        """See `Rules.plain_greedy`."""
+        return self._rules.plain_greedy
+
     def check(self, request: Request) -> None:
         """Hold that a request fits.
 

@@ -12,6 +12,7 @@ from harness.records import DecodeRequest, Sampling
 from reference_mechanisms.backend import ReferenceSession, open_session
 from reference_mechanisms.batching.batcher import Batcher
 from reference_mechanisms.batching.costs import FILE
+from reference_mechanisms.batching.driven import DrivenBatcher
 from tests.harness.tiny import deployment_of, write_llama
 from tests.reference_mechanisms.batching.tables import staircase
 from tests.reference_mechanisms.batching.test_planning import SETUP
@@ -41,24 +42,26 @@ def session(deployment: Deployment, tmp_path_factory: pytest.TempPathFactory) ->
             arm("slots", drafter="ngram", drafts=4, ngram_min=1, batch_slots=2, batch_prefill_rows=3),
             arm("shared", **dspark, **costs, batch_budget=True, batch_adaptive=True),
             arm("buckets", **dspark, **costs, batch_budget=True, batch_adaptive=True, batch_buckets=True),
+            arm("driven", drafter="dflash", checkpoint=folder_of("dflash", folder), batch_buckets=True),
             arm("trees", **dspark, **costs, tree=8, batch_tree_budget=True),
         ],
     )
 
 
-@pytest.mark.parametrize("name", ["slots", "shared", "buckets", "trees"])
+@pytest.mark.parametrize("name", ["slots", "shared", "buckets", "driven", "trees"])
 def test_an_arm_that_batches_emits_the_same_ids_from_the_same_logits(
     session: ReferenceSession, name: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     steps = 0
-    inner = Batcher.step
+    kind = DrivenBatcher if name == "driven" else Batcher
+    inner = kind.step
 
-    def counted(self: Batcher) -> object:
+    def counted(self: Batcher | DrivenBatcher) -> object:
         nonlocal steps
         steps += 1
-        return inner(self)
+        return inner(self)  # type: ignore[arg-type]
 
-    monkeypatch.setattr(Batcher, "step", counted)
+    monkeypatch.setattr(kind, "step", counted)
     requests = [
         DecodeRequest(
             request_id=f"r{n}",
@@ -85,9 +88,13 @@ def test_two_level_arms_do_not_batch(deployment: Deployment) -> None:
 
 def test_recorded_steps_are_taken_up_again(session: ReferenceSession) -> None:
     one = DecodeRequest(request_id="r", prompt_token_ids=(256, 40), sampling=Sampling(max_tokens=9))
-    found = [list(session.stream("buckets", [one])) for _ in range(2)]
-    assert found[0] == found[1]
-    assert len(session.runners) == 1
+    for name in ("buckets", "driven"):
+        found = []
+        for _ in range(2):
+            found.append(list(session.stream(name, [one])))
+            made = len(session.runners)
+        assert found[0] == found[1]
+        assert len(session.runners) == made
 
 
 def test_what_cannot_be_done_is_refused_by_name(

@@ -14,7 +14,7 @@ import torch
 from torch import Tensor
 
 from reference_mechanisms.kernels.weight12.raw_rows import regroup
-from reference_mechanisms.kernels.weight12.schedule import STRIP, TILE, Split, split
+from reference_mechanisms.kernels.weight12.schedule import STRIP, TILE, Eight, Split, split
 from reference_mechanisms.weight12.layout import CLASSES, HALF, RAW_ROW
 
 PALETTES = 256  # entries of the table that a kernel copies; the last is that of raw groups
@@ -32,6 +32,9 @@ class Arranged:
         numbers: palette numbers [strips, tiles, 32]; None if the units hold bf16.
         palettes: [256, 8] bytes; None if the units hold bf16.
         highs: high bytes of raw groups [G, 64]; None if there are none.
+        gated: whether rows of a gate and of what it opens come in turn, see `in_turn`.
+        eight: what the units hold, if neither the format nor bf16.
+        scales: of such rows, float32 [rows].
     """
 
     rows: int
@@ -41,17 +44,34 @@ class Arranged:
     numbers: Tensor | None = None
     palettes: Tensor | None = None
     highs: Tensor | None = None
+    gated: bool = False
+    eight: Eight | None = None
+    scales: Tensor | None = None
+
+    @property
+    def outputs(self) -> int:
+        """Columns of a product."""
+        return self.rows // 2 if self.gated else self.rows
 
     @property
     def raw(self) -> bool:
-        """Whether the units hold bf16."""
+        """Whether the units hold whole weights, without palettes."""
         return self.palettes is None
 
     @property
     def stored_bytes(self) -> int:
         """Bytes that one product reads."""
-        parts = (self.units, self.numbers, self.palettes, self.highs)
-        return sum(part.numel() for part in parts if part is not None)
+        parts = (self.units, self.numbers, self.palettes, self.highs, self.scales)
+        return sum(part.nbytes for part in parts if part is not None)
+
+
+def in_turn(rows: int) -> Tensor:
+    """Order of the rows of a gate and, below them, as many others, in which a gated kernel takes them.
+
+    Args:
+        rows: of both, a multiple of 16.
+    """
+    return torch.arange(rows).view(2, -1, 8).transpose(0, 1).reshape(-1)
 
 
 def arrange(arrays: Mapping[str, Tensor], columns: int) -> Arranged:
@@ -106,6 +126,23 @@ def arrange_raw(weight: Tensor) -> Arranged:
     units = padded.reshape(strips, 4, 8, found.tiles, 4, 2, 8).permute(0, 3, 1, 5, 2, 4, 6)
     units = units.contiguous().view(torch.uint8).reshape(strips, found.tiles, -1)
     return Arranged(rows=rows, columns=columns, split=found, units=units)
+
+
+def arrange_eight(weights: Tensor, scales: Tensor, eight: Eight) -> Arranged:
+    """Weights in eight bits.
+
+    Args:
+        weights: bytes [N, K]; of int8 a sign above seven bits, of fp8 e4m3.
+        scales: float32 [N].
+        eight: which of them.
+    """
+    rows, columns = weights.shape
+    found = split(rows, columns)
+    padded = torch.nn.functional.pad(weights, (0, found.tiles * TILE - columns, 0, found.rows - rows))
+    strips = found.rows // STRIP
+    units = padded.reshape(strips, 2, 2, 8, found.tiles, 4, 16).permute(0, 4, 1, 2, 3, 5, 6)
+    units = units.reshape(strips, found.tiles, -1).contiguous()
+    return Arranged(rows=rows, columns=columns, split=found, units=units, eight=eight, scales=scales)
 
 
 def _padded(array: Tensor, rows: int) -> Tensor:

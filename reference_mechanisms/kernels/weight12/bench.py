@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import ctypes
 import dataclasses
+import functools
 import statistics
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
@@ -22,6 +23,7 @@ from reference_mechanisms.kernels.weight12.driver import architecture, attribute
 from reference_mechanisms.kernels.weight12.launching import linear
 from reference_mechanisms.kernels.weight12.models import Model, Shape
 from reference_mechanisms.kernels.weight12.packing import pack
+from reference_mechanisms.kernels.weight12.schedule import BLOCKS, WAYS_BY_NAME
 
 TOKENS = (1, 8, 16, 32)
 ROTATION_BYTES = 1 << 30  # of packed weights between two readings of the same copy
@@ -37,21 +39,36 @@ CALLS_OF: Mapping[str, Call] = {
 }
 
 
-def bench(model: Model, tokens: Sequence[int] = TOKENS, rounds: int = 15) -> dict[str, Any]:
+def calls_of(variants: Sequence[str]) -> dict[str, Call]:
+    """What is timed, by name: cuBLAS, the twin, weight12 as it is, and in other ways of `WAYS_BY_NAME`."""
+    found = dict(CALLS_OF)
+    for name in variants:
+        choice = dict.fromkeys(BLOCKS, WAYS_BY_NAME[name])
+        found[f"weight12 {name}"] = functools.partial(linear, choice=choice)
+    return found
+
+
+def bench(
+    model: Model, tokens: Sequence[int] = TOKENS, rounds: int = 15, variants: Sequence[str] = ()
+) -> dict[str, Any]:
     """Milliseconds of a step and microseconds of each shape.
 
     Args:
         model: whose linears.
         tokens: rows of x, each measured by itself.
         rounds: replays of each graph, interleaved between implementations.
+        variants: other ways of weight12, of `WAYS_BY_NAME`, by name.
 
     Returns:
-        `step_linears_ms` [implementation][tokens], `step_bytes` and `shapes`: a JSON object.
+        `step_linears_ms` [implementation][tokens], `step_bytes`, `shapes`, and `other_bits`, what did not
+        give the bits of the twin: a JSON object.
     """
-    weights = _Weights(model)
-    step: dict[str, dict[str, float]] = {name: {} for name in CALLS_OF}
+    calls = calls_of(variants)
+    weights = _Weights(model, calls)
+    wrong = [found for m in tokens for found in _other_bits(model, weights, m)]
+    step: dict[str, dict[str, float]] = {name: {} for name in calls}
     for m in tokens:
-        graphs = {name: _graph(_step(model, weights, name, m)) for name in CALLS_OF}
+        graphs = {name: _graph(_step(model, weights, name, m)) for name in calls}
         for name, value in _interleaved(graphs, rounds).items():
             step[name][str(m)] = value
         del graphs
@@ -60,14 +77,38 @@ def bench(model: Model, tokens: Sequence[int] = TOKENS, rounds: int = 15) -> dic
         "step_linears_ms": step,
         "step_bytes": sizes,
         "shapes": _shapes(model, weights, tokens, rounds),
+        "other_bits": wrong,
     }
+
+
+def _other_bits(model: Model, weights: _Weights, m: int) -> list[str]:
+    """Which implementations differ from the twin, and at which shape; cuBLAS sums in orders of its own."""
+    found = []
+    for shape in model.shapes:
+        x = torch.randn((m, shape[1]), device="cuda").bfloat16()
+        outs = {}
+        for name in weights.calls:
+            outs[name] = torch.full((m, shape[0]), float("nan"), device="cuda", dtype=torch.bfloat16)
+            weights.calls[name](x, weights.of[name][shape][0], outs[name])
+        torch.cuda.synchronize()
+        bits = outs["twin"].view(torch.int16)
+        others = (name for name in outs if name != "cublas")
+        found += [
+            f"{name}, {shape[0]}x{shape[1]}, {m} tokens"
+            for name in others
+            if not torch.equal(outs[name].view(torch.int16), bits)
+        ]
+    return found
 
 
 class _Weights:
     """Every shape of a model in each implementation, in as many copies as keep L2 cold."""
 
-    def __init__(self, model: Model) -> None:
+    def __init__(self, model: Model, calls: Mapping[str, Call]) -> None:
+        self.calls = calls
         self.of: dict[str, dict[Shape, list[Any]]] = {name: {} for name in CALLS_OF}
+        for name in calls:  # other ways read the same weights
+            self.of.setdefault(name, self.of["weight12"])
         for shape in model.shapes:
             copies = max(
                 1, min(model.step.count(shape), -(-ROTATION_BYTES // (shape[0] * shape[1] * 3 // 2)))
@@ -91,7 +132,7 @@ def _bytes(weight: Tensor | Arranged) -> int:
 
 def _step(model: Model, weights: _Weights, name: str, m: int) -> Callable[[], None]:
     """One step: every product reads the first K columns of what the product before it wrote."""
-    call = CALLS_OF[name]
+    call = weights.calls[name]
     start = torch.randn((m, model.step[0][1]), device="cuda").bfloat16()
     outs = {shape: torch.empty((m, shape[0]), device="cuda", dtype=torch.bfloat16) for shape in model.shapes}
 
@@ -110,7 +151,7 @@ def _shapes(model: Model, weights: _Weights, tokens: Sequence[int], rounds: int)
     rows = []
     for shape in model.shapes:
         for m in tokens:
-            graphs = {name: _graph(_isolated(weights, name, shape, m)) for name in CALLS_OF}
+            graphs = {name: _graph(_isolated(weights, name, shape, m)) for name in weights.calls}
             times = {name: 1e3 * ms / CALLS for name, ms in _interleaved(graphs, rounds).items()}
             size = {name: _bytes(weights.of[name][shape][0]) for name in times}
             rows.append(
@@ -127,7 +168,7 @@ def _shapes(model: Model, weights: _Weights, tokens: Sequence[int], rounds: int)
 
 
 def _isolated(weights: _Weights, name: str, shape: Shape, m: int) -> Callable[[], None]:
-    call, copies = CALLS_OF[name], weights.of[name][shape]
+    call, copies = weights.calls[name], weights.of[name][shape]
     x = torch.randn((m, shape[1]), device="cuda").bfloat16()
     out = torch.empty((m, shape[0]), device="cuda", dtype=torch.bfloat16)
 

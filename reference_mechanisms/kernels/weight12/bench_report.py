@@ -17,7 +17,9 @@ from reference_mechanisms.kernels.weight12.models import MODELS
 SUMMARY, REPORT = "summary.json", "report.md"
 
 
-def run(names: Sequence[str], tokens: Sequence[int], rounds: int, command: str) -> dict[str, Any]:
+def run(
+    names: Sequence[str], tokens: Sequence[int], rounds: int, command: str, variants: Sequence[str] = ()
+) -> dict[str, Any]:
     """Bench the models; the first one's step is that of the summary's top level.
 
     Args:
@@ -25,11 +27,12 @@ def run(names: Sequence[str], tokens: Sequence[int], rounds: int, command: str) 
         tokens: rows of x.
         rounds: replays of each graph.
         command: that made the report.
+        variants: other ways of weight12 to time beside it.
     """
     bandwidth = read_bandwidth()
     models: dict[str, Any] = {}
     for name in names:
-        models[name] = summarised(bench(MODELS[name], tokens, rounds), bandwidth)
+        models[name] = summarised(bench(MODELS[name], tokens, rounds, variants), bandwidth)
         torch.cuda.empty_cache()
     first = models[names[0]]
     return {
@@ -41,6 +44,7 @@ def run(names: Sequence[str], tokens: Sequence[int], rounds: int, command: str) 
         "worst_shape_speedup": first["worst_shape_speedup"],
         "read_bandwidth_tb_s": bandwidth,
         "models": models,
+        "other_bits": [f"{name}: {what}" for name in names for what in models[name]["other_bits"]],
     }
 
 
@@ -86,6 +90,12 @@ def markdown(summary: Mapping[str, Any]) -> str:
         ]
         headers = ("tokens", "cuBLAS ms", "twin ms", "weight12 ms", "over cuBLAS", "worst shape")
         parts += [f"## {name}", _table(rows, headers, (".0f", ".3f", ".3f", ".3f", ".2f", ".2f"))]
+        ways = [way for way in step if way not in ("cublas", "twin")]
+        if len(ways) > 1:
+            times = [(m, *(step[way][m] for way in ways)) for m in step["weight12"]]
+            parts += ["Milliseconds of weight12 in several ways:", _table(times, ("tokens", *ways), (".0f",))]
+        if found.get("other_bits"):
+            parts.append(f"**Not the bits of the twin**: {'; '.join(found['other_bits'])}.")
         rows_of_shapes = [
             (
                 "x".join(map(str, row["shape"])),
@@ -113,7 +123,8 @@ def markdown(summary: Mapping[str, Any]) -> str:
 
 
 def _table(rows: Sequence[Sequence[Any]], headers: Sequence[str], formats: Sequence[str]) -> str:
-    return tabulate(rows, headers=headers, floatfmt=formats, tablefmt="github")
+    more = (".3f",) * (len(headers) - len(formats))
+    return tabulate(rows, headers=headers, floatfmt=(*formats, *more), tablefmt="github")
 
 
 def _rounded(value: Any) -> Any:

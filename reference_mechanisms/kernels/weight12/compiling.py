@@ -7,17 +7,34 @@ import importlib
 from collections.abc import Sequence
 from importlib import resources
 
-from reference_mechanisms.kernels.weight12.schedule import Variant
+from reference_mechanisms.kernels.weight12.schedule import EIGHTS, Variant
 
 SOURCES = ("ptx.cuh", "unit.cuh", "stream.cu")
 ENTRY = "weight12_stream"
 READING_ENTRY = "weight12_read"
 
 
-def source() -> str:
-    """The CUDA C++ of the kernels, as one text."""
+def source(without: str | None = None) -> str:
+    """The CUDA C++ of the kernels, as one text; one of its files may be left out for another."""
     here = resources.files(__package__)
-    return "\n".join(here.joinpath(name).read_text() for name in SOURCES)
+    return "\n".join(here.joinpath(name).read_text() for name in SOURCES if name != without)
+
+
+def macros(variant: Variant) -> tuple[tuple[str, int], ...]:
+    """What a kernel is compiled with."""
+    return (
+        ("NT", variant.blocks),
+        ("RAW", int(variant.raw)),
+        ("EIGHT", 0 if variant.eight is None else EIGHTS.index(variant.eight) + 1),
+        ("CLUSTER", variant.cluster),
+        ("WK", variant.warps_k),
+        ("WARPS", variant.warps),
+        ("PIECES", variant.pieces),
+        ("BATCH", variant.batch),
+        ("BULK", int(variant.way.bulk)),
+        ("FOURS", int(variant.way.fours)),
+        ("GATED", int(variant.gated)),
+    )
 
 
 def reading_source() -> str:
@@ -28,25 +45,16 @@ def reading_source() -> str:
 @functools.cache
 def compile_cubin(variant: Variant, architecture: str) -> bytes:
     """Machine code of one kernel for an architecture such as `sm_90`; errors as in `compile_text`."""
-    macros = (
-        ("NT", variant.blocks),
-        ("RAW", int(variant.raw)),
-        ("CLUSTER", variant.cluster),
-        ("WK", variant.warps_k),
-        ("WARPS", variant.warps),
-        ("PIECES", variant.pieces),
-        ("BATCH", variant.batch),
-    )
-    return compile_text(source(), architecture, macros)
+    return compile_text(source(), architecture, macros(variant))
 
 
-def compile_text(text: str, architecture: str, macros: Sequence[tuple[str, int]] = ()) -> bytes:
+def compile_text(text: str, architecture: str, defined: Sequence[tuple[str, int]] = ()) -> bytes:
     """Machine code of CUDA C++.
 
     Args:
         text: the program.
         architecture: such as `sm_90`.
-        macros: names and their values.
+        defined: macros, names and their values.
 
     Raises:
         ImportError: cuda.core is not installed.
@@ -55,8 +63,8 @@ def compile_text(text: str, architecture: str, macros: Sequence[tuple[str, int]]
     core = importlib.import_module("cuda.core")
     if not hasattr(core, "Program"):
         core = importlib.import_module("cuda.core.experimental")
-    defined = [(name, str(value)) for name, value in macros]
+    values = [(name, str(value)) for name, value in defined]
     options = core.ProgramOptions(
-        arch=architecture, std="c++17", device_as_default_execution_space=True, define_macro=defined or None
+        arch=architecture, std="c++17", device_as_default_execution_space=True, define_macro=values or None
     )
     return bytes(core.Program(text, "c++", options).compile("cubin").code)

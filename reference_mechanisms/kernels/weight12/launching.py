@@ -17,27 +17,29 @@ from torch import Tensor
 from reference_mechanisms.kernels.weight12.arrange import Arranged
 from reference_mechanisms.kernels.weight12.compiling import ENTRY, compile_cubin
 from reference_mechanisms.kernels.weight12.driver import architecture, attribute, check, driver, grid, load
-from reference_mechanisms.kernels.weight12.schedule import MAX_TOKENS, Variant, variant
+from reference_mechanisms.kernels.weight12.schedule import CHOICE, MAX_TOKENS, Choice, Variant, variant
 
 _POINTER, _INT, _LONG = ctypes.c_void_p, ctypes.c_int, ctypes.c_longlong
 _TYPES = (_POINTER,) * 6 + (_INT,) * 5 + (_LONG,) * 2
 
 
-def linear(x: Tensor, weight: Arranged, out: Tensor | None = None) -> Tensor:
-    """X W^T, rounded to bf16 once.
+def linear(x: Tensor, weight: Arranged, out: Tensor | None = None, choice: Choice = CHOICE) -> Tensor:
+    """X W^T, rounded to bf16 once; of a gated weight the SiLU of the gate's rows times the others.
 
     Args:
         x: [M, K] bf16 on the weight's device, 1 <= M <= 64; its rows may be apart.
         weight: arranged, and complete (see above).
-        out: [M, N] bf16 to write, its rows may be apart; allocated if None.
+        out: [M, N], gated [M, N / 2], bf16 to write, its rows may be apart; allocated if None.
+        choice: of kernels.
 
     Raises:
         ValueError: shapes, types or devices do not fit.
     """
     out = _checked(x, weight, out)
-    step = 8 * _variant(weight, len(x)).blocks
+    step = 8 * _variant(weight, len(x), choice).blocks
     for start in range(0, len(x), step):
-        _launch(x[start : start + step], weight, out[start : start + step])
+        part = x[start : start + step]
+        _launch(part, weight, out[start : start + step], _variant(weight, len(part), choice))
     return out
 
 
@@ -50,24 +52,28 @@ def _checked(x: Tensor, weight: Arranged, out: Tensor | None) -> Tensor:
         raise ValueError(f"{len(x)} tokens; the kernels take 1 to {MAX_TOKENS}")
     if x.device != weight.units.device or not x.is_cuda:
         raise ValueError(f"x is on {x.device}, the weight on {weight.units.device}")
+    columns = weight.outputs
     if out is None:
-        return x.new_empty((len(x), weight.rows))
-    if (
-        out.dtype != x.dtype
-        or out.shape != (len(x), weight.rows)
-        or out.stride(1) != 1
-        or out.device != x.device
-    ):
-        raise ValueError(f"out is {out.dtype} {list(out.shape)}, not bf16 {[len(x), weight.rows]}")
+        return x.new_empty((len(x), columns))
+    if out.dtype != x.dtype or out.shape != (len(x), columns) or out.stride(1) != 1 or out.device != x.device:
+        raise ValueError(f"out is {out.dtype} {list(out.shape)}, not bf16 {[len(x), columns]}")
     return out
 
 
-def _variant(weight: Arranged, tokens: int) -> Variant:
-    return variant(weight.split, tokens, raw=weight.raw, room=_room(weight.units.device.index))
+def _variant(weight: Arranged, tokens: int, choice: Choice) -> Variant:
+    room = _room(weight.units.device.index)
+    return variant(
+        weight.split,
+        tokens,
+        raw=weight.raw,
+        room=room,
+        choice=choice,
+        gated=weight.gated,
+        eight=weight.eight,
+    )
 
 
-def _launch(x: Tensor, weight: Arranged, out: Tensor) -> None:
-    found = _variant(weight, len(x))
+def _launch(x: Tensor, weight: Arranged, out: Tensor, found: Variant) -> None:
     function, clusters = _function(found, x.device.index)
     dependent = driver().CUlaunchAttribute()
     dependent.id = driver().CUlaunchAttributeID.CU_LAUNCH_ATTRIBUTE_PROGRAMMATIC_STREAM_SERIALIZATION
@@ -76,7 +82,7 @@ def _launch(x: Tensor, weight: Arranged, out: Tensor) -> None:
     values = (
         weight.units.data_ptr(),
         _address(weight.numbers),
-        _address(weight.palettes),
+        _address(weight.palettes if weight.scales is None else weight.scales),
         _address(weight.highs),
         x.data_ptr(),
         out.data_ptr(),

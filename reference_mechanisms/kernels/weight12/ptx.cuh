@@ -104,6 +104,13 @@ __device__ __forceinline__ void mail(u32 at, u32 bar, u32 rank, float4 v) {
         : "memory");
 }
 
+// `bytes` from global memory to `to` in this CTA's shared memory, both at multiples of 16; the barrier `bar` counts them.
+__device__ __forceinline__ void bulk_copy(u32 to, const void* from, u32 bytes, u32 bar) {
+    asm volatile("cp.async.bulk.shared::cluster.global.mbarrier::complete_tx::bytes [%0], [%1], %2, [%3];" ::"r"(to),
+                 "l"(from), "r"(bytes), "r"(bar)
+                 : "memory");
+}
+
 // A barrier of `threads` threads, whole warps, of one CTA.
 __device__ __forceinline__ void barrier(int name, int threads) {
     asm volatile("bar.sync %0, %1;" ::"r"(name), "r"(threads) : "memory");
@@ -135,5 +142,33 @@ __device__ __forceinline__ float4 plus(float4 a, float4 b) {
 __device__ __forceinline__ u16 to_bf16(float v) {
     u16 r;
     asm("cvt.rn.bf16.f32 %0, %1;" : "=h"(r) : "f"(v));
+    return r;
+}
+
+__device__ __forceinline__ float of_bf16(u16 bits) { return __uint_as_float(static_cast<u32>(bits) << 16); }
+
+// e^v and a / b as Triton makes them, so that a gate has the same bits here and there.
+__device__ __forceinline__ float exponential(float v) {
+    float r;
+    asm("ex2.approx.f32 %0, %1;" : "=f"(r) : "f"(v * 1.44269504f));
+    return r;
+}
+
+__device__ __forceinline__ float quotient(float a, float b) {
+    float r;
+    asm("div.full.f32 %0, %1, %2;" : "=f"(r) : "f"(a), "f"(b));
+    return r;
+}
+
+// Of two bf16 each.
+__device__ __forceinline__ u32 sum_of_pairs(u32 a, u32 b) {
+    u32 r;
+    asm("add.rn.bf16x2 %0, %1, %2;" : "=r"(r) : "r"(a), "r"(b));
+    return r;
+}
+
+__device__ __forceinline__ u32 product_of_pairs(u32 a, u32 b) {
+    u32 r;
+    asm("mul.rn.bf16x2 %0, %1, %2;" : "=r"(r) : "r"(a), "r"(b));
     return r;
 }

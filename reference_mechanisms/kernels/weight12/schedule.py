@@ -7,12 +7,16 @@ and among 63 others.
 
 from __future__ import annotations
 
+import dataclasses
+from collections.abc import Mapping
 from dataclasses import dataclass
+from typing import Literal
 
 STRIP = 32  # rows that a warp takes at once
 TILE = 64  # columns of a unit
 PASS_ROWS = 256  # of a CTA whose warps do not share columns
 SLOT_BYTES = {False: 1536 + 128, True: 2048}  # of 16 rows of a unit in a ring: packed with numbers, raw
+EIGHT_SLOT_BYTES = 1024  # of weights in eight bits
 MAX_PIECES = {8: 8, 16: 4}  # in a warp's ring, by warps of a CTA
 MIN_RING = 32 << 10  # bytes of the rings of a CTA: less does not keep memory busy
 GOOD_RING = 48 << 10
@@ -20,6 +24,7 @@ GOOD_RING = 48 << 10
 BLOCKS = (1, 2, 4, 8)  # blocks of 8 tokens that a kernel is compiled for
 MAX_TOKENS = 64
 WARPS = {1: (16, 8), 2: (16, 8), 4: (8,), 8: (8,)}  # of a CTA, by blocks, first choice first
+OTHER_WARPS = {1: (8, 16), 2: (8, 16), 4: (16, 8), 8: (8,)}
 MAX_BATCH = 4  # passes of one block of tokens whose sums are exchanged at once
 X_TILES = 32  # of a CTA, if a cluster of eight can have so few
 CLUSTERS = (1, 2, 4, 8)
@@ -27,6 +32,9 @@ WARPS_K = (8, 4, 2)
 NOMINAL_CTAS = 128  # what splits are made for; a device may run more or fewer at once
 PASS_COST = 0.1  # of a pass, beside its units
 
+
+Eight = Literal["int8", "fp8"]  # weights with a scale a row; fp8 is e4m3
+EIGHTS: tuple[Eight, ...] = ("int8", "fp8")
 
 HOPPER = 227 << 10  # bytes of shared memory that a CTA may have
 BLACKWELL_RTX = 99 << 10
@@ -65,6 +73,34 @@ class Split:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Way:
+    """How a kernel does what all of them do; the bits of a result hang on none of it.
+
+    Attributes:
+        bulk: x comes by bulk copies, where its rows lie at multiples of 16 bytes and fill whole units.
+        fours: four multiplications that wait for nothing of each other follow one another.
+        other_warps: eight warps where there would be sixteen, and sixteen for eight.
+    """
+
+    bulk: bool = False
+    fours: bool = False
+    other_warps: bool = False
+
+
+PLAIN = Way()
+# What `weight12 bench --variants` times side by side.
+WAYS_BY_NAME: Mapping[str, Way] = {
+    "plain": PLAIN,
+    "bulk": Way(bulk=True),
+    "fours": Way(fours=True),
+    "bulk-fours": Way(bulk=True, fours=True),
+    "bulk-fours-warps": Way(bulk=True, fours=True, other_warps=True),
+}
+Choice = Mapping[int, Way]  # by blocks of tokens
+CHOICE: Choice = dict.fromkeys(BLOCKS, PLAIN)  # the present one; what measures best goes here
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Variant:
     """One compiled kernel, and its shared memory.
 
@@ -77,6 +113,9 @@ class Variant:
         pieces: of 16 rows in each warp's ring.
         batch: passes whose sums are exchanged at once.
         shared_bytes: of a CTA.
+        way: how it works.
+        gated: whether rows of gate and up come in turn and y is the gated one.
+        eight: whether it reads eight bits, in place of bf16.
     """
 
     blocks: int
@@ -87,6 +126,9 @@ class Variant:
     pieces: int
     batch: int
     shared_bytes: int
+    way: Way = PLAIN
+    gated: bool = False
+    eight: Eight | None = None
 
 
 def split(rows: int, columns: int) -> Split:
@@ -110,7 +152,16 @@ def split(rows: int, columns: int) -> Split:
     return next(found for found in candidates if cost(found) <= 1.02 * least)
 
 
-def variant(found: Split, tokens: int, *, raw: bool, room: int = HOPPER) -> Variant:
+def variant(
+    found: Split,
+    tokens: int,
+    *,
+    raw: bool,
+    room: int = HOPPER,
+    choice: Choice = CHOICE,
+    gated: bool = False,
+    eight: Eight | None = None,
+) -> Variant:
     """The kernel for so many tokens; it takes fewer at once if their x does not fit.
 
     Few tokens take sixteen warps of 16 rows; many take eight of 32, as every warp reads all of x. Eight also
@@ -121,20 +172,32 @@ def variant(found: Split, tokens: int, *, raw: bool, room: int = HOPPER) -> Vari
     """
     wanted = next(blocks for blocks in BLOCKS if tokens <= 8 * blocks)
     for blocks in reversed(BLOCKS[: BLOCKS.index(wanted) + 1]):
-        for warps in WARPS[blocks]:
-            fitting = fit(found, blocks, warps, raw=raw, room=room)
+        way = choice[blocks]
+        for warps in (OTHER_WARPS if way.other_warps else WARPS)[blocks]:
+            fitting = fit(found, blocks, warps, raw=raw, room=room, way=way, eight=eight)
             if fitting is not None:
-                return fitting
+                return dataclasses.replace(fitting, gated=gated)
     raise ValueError(f"{found.tiles * TILE} columns are too many for {room} bytes of shared memory")
 
 
-def fit(found: Split, blocks: int, warps: int, *, raw: bool, room: int) -> Variant | None:
+def fit(
+    found: Split,
+    blocks: int,
+    warps: int,
+    *,
+    raw: bool,
+    room: int,
+    way: Way = PLAIN,
+    eight: Eight | None = None,
+) -> Variant | None:
     """The kernel of this layout with the largest rings; None if they would be too small."""
     best: tuple[bool, int, int] | None = None
+    slot = SLOT_BYTES[raw] if eight is None else EIGHT_SLOT_BYTES
+    most = MAX_PIECES[warps] if eight is None else MAX_PIECES[warps] * 3 // 2  # as many bytes
     for batch in (max(1, MAX_BATCH // blocks), 1):
-        free = room - shared_bytes(found, blocks, batch, warps, 0, raw=raw)
-        pieces = min(MAX_PIECES[warps], free // (warps * SLOT_BYTES[raw]))
-        ring = pieces * warps * SLOT_BYTES[raw]
+        rest = shared_bytes(found, blocks, batch, 0, raw=raw, bulk=way.bulk)
+        pieces = min(most, (room - rest) // (warps * slot))
+        ring = pieces * warps * slot
         if ring >= MIN_RING:
             best = max(best or (False, 0, 0), (ring >= GOOD_RING, batch, pieces))
     if best is None:
@@ -148,12 +211,14 @@ def fit(found: Split, blocks: int, warps: int, *, raw: bool, room: int) -> Varia
         warps=warps,
         pieces=pieces,
         batch=batch,
-        shared_bytes=shared_bytes(found, blocks, batch, warps, pieces, raw=raw),
+        shared_bytes=shared_bytes(found, blocks, batch, pieces * warps * slot, raw=raw, bulk=way.bulk),
+        way=way,
+        eight=eight,
     )
 
 
-def shared_bytes(found: Split, blocks: int, batch: int, warps: int, pieces: int, *, raw: bool) -> int:
-    """Shared memory of a CTA: rings, partial sums, inboxes, palettes, barriers, x."""
-    rings = warps * pieces * SLOT_BYTES[raw]
+def shared_bytes(found: Split, blocks: int, batch: int, rings: int, *, raw: bool, bulk: bool = False) -> int:
+    """Shared memory of a CTA: bytes of its rings, partial sums, inboxes, palettes, barriers, x."""
     inboxes = 2 * batch * (8 // found.warps_k) * blocks * 1024
-    return rings + 8192 + inboxes + (0 if raw else 2048) + 16 + 8 * blocks * (found.x_tiles * 128 + 16)
+    barriers = 16 + (8 * found.warps_k if bulk else 0)
+    return rings + 8192 + inboxes + (0 if raw else 2048) + barriers + 8 * blocks * (found.x_tiles * 128 + 16)

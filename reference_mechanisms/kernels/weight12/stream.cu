@@ -2,13 +2,18 @@
 //
 // Compiled with NT (blocks of 8 rows of x), RAW (1: bf16 weights, the twin), CLUSTER and WK (CTAs and warps of a CTA
 // that share the columns), WARPS (8: a team of WK warps takes 32 rows; 16: it takes 16), PIECES (of a warp's ring) and
-// BATCH (passes whose sums are exchanged at once).
+// BATCH (passes whose sums are exchanged at once). None of these changes a bit of the result:
+// BULK (1: x by bulk copies, a barrier for each part of the columns, where its rows lie at multiples of 16 bytes) and
+// FOURS (1: four multiplications in a row that do not wait for each other, where a warp has so many).
+// EIGHT (1: int8, 2: e4m3, with RAW = 1: weights in eight bits, their rows' float scales in place of the palettes).
+// GATED (1: rows of W come in eights, gate and up in turn; y is the SiLU of the one times the other).
 constexpr int THREADS = 32 * WARPS;
 constexpr int HALVES = 16 / WARPS;             // pieces of a unit that a warp takes
 constexpr int TEAM = 32 * WK;                  // threads that share rows
 constexpr int PANELS = WARPS / WK * HALVES;    // of 16 rows in a pass
 constexpr int QUADS = PANELS * NT * 32;        // sums of a pass, in fours
 constexpr int OWN = QUADS / CLUSTER;           // of which a CTA writes so many
+constexpr int TOGETHER = FOURS ? (NT < 4 / HALVES ? NT : 4 / HALVES) : 1;  // blocks of tokens multiplied in turn
 
 // Shared memory, in this order. A thread reads of the ring only what it copied there itself.
 constexpr u32 SLOT = PIECE + (RAW ? 0 : 128);  // a piece, and palette numbers of its unit
@@ -84,6 +89,16 @@ __device__ __forceinline__ void place_x(u32 to, u32 pitch, const u16* x, int m, 
     }
 }
 
+// The same rows and columns, whole, by bulk copies of one warp, which `bell` counts.
+__device__ __forceinline__ void ask_for_x(u32 to, u32 pitch, u32 bell, const u16* x, int m, long long stride, int first,
+                                          int last) {
+    const int lane = threadIdx.x & 31;
+    const u32 bytes = 2 * (last - first);
+    if (lane == 0) mail_expect(bell, m * bytes);
+    __syncwarp();
+    for (int i = lane; i < m; i += 32) bulk_copy(to + i * pitch, x + i * stride + first, bytes, bell);
+}
+
 // The warps of team `team` wait for each other. Its name must be a constant: a variable would take all sixteen.
 __device__ __forceinline__ void team_barrier(int team) {
 #pragma unroll
@@ -95,9 +110,23 @@ struct Output {
     u16* y;
     int m, n;
     long long stride;
+    const float* scales;  // of rows, in eight bits
+
+    // A sum of a row of W, in its own measure.
+    __device__ __forceinline__ float scaled(int row, float value) const {
+        if constexpr (EIGHT) return row < n ? value * __ldg(scales + row) : 0.0f;
+        return value;
+    }
 
     __device__ __forceinline__ void put(int row, int token, float value) const {
         if (row < n && token < m) y[token * stride + row] = to_bf16(value);
+    }
+
+    // Rounded where the separate kernel of a gate rounds.
+    __device__ __forceinline__ void put_gated(int row, int token, float gate, float up) const {
+        const float open = of_bf16(to_bf16(gate));
+        const float opened = of_bf16(to_bf16(quotient(open, 1.0f + exponential(-open))));
+        put(row, token, opened * of_bf16(to_bf16(up)));
     }
 };
 
@@ -116,12 +145,18 @@ __device__ __forceinline__ void write_batch(const float4* inbox, const Output& o
 #pragma unroll
         for (int from = 1; from < CLUSTER; ++from) sum = plus(sum, box[from * OWN]);
         const int quad = rank * OWN + mine, lane = quad & 31, tile = quad >> 5;
-        const int row = ((first_group + pass * clusters) * PANELS + tile / NT) * 16 + (lane >> 2);
+        const int panel = (first_group + pass * clusters) * PANELS + tile / NT;
+        const int row = panel * (GATED ? 8 : 16) + (lane >> 2);
         const int token = tile % NT * 8 + (lane & 3) * 2;
-        out.put(row, token, sum.x);
-        out.put(row, token + 1, sum.y);
-        out.put(row + 8, token, sum.z);
-        out.put(row + 8, token + 1, sum.w);
+        if constexpr (GATED) {
+            out.put_gated(row, token, sum.x, sum.z);
+            out.put_gated(row, token + 1, sum.y, sum.w);
+        } else {
+            out.put(row, token, out.scaled(row, sum.x));
+            out.put(row, token + 1, out.scaled(row, sum.y));
+            out.put(row + 8, token, out.scaled(row + 8, sum.z));
+            out.put(row + 8, token + 1, out.scaled(row + 8, sum.w));
+        }
     }
 }
 
@@ -134,13 +169,15 @@ extern "C" __global__ void __launch_bounds__(THREADS, 1)
     const int wk = warp % WK, team = warp / WK;
     const int rank = cluster_rank();
     const int cluster = blockIdx.x / CLUSTER, clusters = gridDim.x / CLUSTER;
-    const Output out{y, m, n, y_stride};
+    static_assert(!(EIGHT && GATED) && (!EIGHT || RAW), "eight bits have no palettes and no gate");
+    const Output out{y, m, GATED ? n / 2 : n, y_stride, reinterpret_cast<const float*>(palettes)};
 
     float4* const partial = reinterpret_cast<float4*>(smem + RING) + team * WK * HALVES * 32;
     float4* const inbox = reinterpret_cast<float4*>(smem + RING + PARTIAL);
     const u32 table = shared_address(smem) + RING + PARTIAL + 2 * INBOX;
     const u32 mailbox = table + TABLE;  // two barriers
-    const u32 xs = mailbox + 16;
+    const u32 bells = mailbox + 16;     // one for each part of the columns
+    const u32 xs = bells + (BULK ? 8 * WK : 0);
     const u32 pitch = (tiles + CLUSTER - 1) / CLUSTER * 2 * COLUMNS + 16;  // spreads rows over banks
     const u32 ring = shared_address(smem) + warp * PIECES * SLOT + 16 * lane;
     const int word = -12 * lane;  // from where a lane's piece is to where its palette numbers are
@@ -168,17 +205,31 @@ extern "C" __global__ void __launch_bounds__(THREADS, 1)
 #pragma unroll
     for (int i = 0; i < PIECES; ++i) source.fetch(i % HALVES, ring + i * SLOT, ring + i * SLOT + word);
     if (threadIdx.x == 0) {
-        for (int i = 0; i < 2; ++i) mail_init(mailbox + 8 * i);
+        for (int i = 0; i < 2 + (BULK ? WK : 0); ++i) mail_init(mailbox + 8 * i);
         mail_publish();
         for (int i = 0; i < 2 && i * BATCH < passes; ++i) mail_expect(mailbox + 8 * i, mail_bytes(i, passes));
     }
     if (!RAW && threadIdx.x < 128) store16(table + 16 * threadIdx.x, entries);
     __syncwarp();
     cluster_arrive();
-    wait_for_previous_grid();
-    place_x(xs, pitch, x, m, k, x_stride, cta_lo * COLUMNS, cta_hi * COLUMNS, cluster);
-    cluster_wait();
-    __syncthreads();
+    bool placed = false;
+    if constexpr (BULK) {
+        cluster_wait();
+        __syncthreads();  // all see the barriers
+        wait_for_previous_grid();
+        placed = (x_stride & 7) == 0 && (reinterpret_cast<u64>(x) & 15) == 0 && k % COLUMNS == 0;
+        if (placed && hi > lo) {
+            if (team == 0)
+                ask_for_x(xs + (lo - cta_lo) * 2 * COLUMNS, pitch, bells + 8 * wk, x, m, x_stride, lo * COLUMNS, hi * COLUMNS);
+            mail_wait(bells + 8 * wk, 0);
+        }
+    }
+    if (!placed) {
+        wait_for_previous_grid();
+        place_x(xs, pitch, x, m, k, x_stride, cta_lo * COLUMNS, cta_hi * COLUMNS, cluster);
+        if constexpr (!BULK) cluster_wait();
+        __syncthreads();
+    }
 
     const u32 xs_lane = xs + (lane >> 2) * pitch + (lane & 3) * 32 + (lo - cta_lo) * 2 * COLUMNS;
     u32 slot = ring;
@@ -216,12 +267,18 @@ extern "C" __global__ void __launch_bounds__(THREADS, 1)
                     int half = 0;
                     ((parts.operands(h, a[half][0], a[half][1]), ++half), ...);
 #pragma unroll
-                    for (int b = 0; b < NT; ++b) {
-                        const uint4 v = load16(x_at + b * 8 * pitch + h * 16);
+                    for (int b = 0; b < NT; b += TOGETHER) {
+                        uint4 v[TOGETHER];
 #pragma unroll
-                        for (half = 0; half < HALVES; ++half) mma(acc[half][b], a[half][0], v.x, v.y);
+                        for (int j = 0; j < TOGETHER; ++j) v[j] = load16(x_at + (b + j) * 8 * pitch + h * 16);
 #pragma unroll
-                        for (half = 0; half < HALVES; ++half) mma(acc[half][b], a[half][1], v.z, v.w);
+                        for (int j = 0; j < TOGETHER; ++j)
+#pragma unroll
+                            for (half = 0; half < HALVES; ++half) mma(acc[half][b + j], a[half][0], v[j].x, v[j].y);
+#pragma unroll
+                        for (int j = 0; j < TOGETHER; ++j)
+#pragma unroll
+                            for (half = 0; half < HALVES; ++half) mma(acc[half][b + j], a[half][1], v[j].z, v[j].w);
                     }
                 }
             };

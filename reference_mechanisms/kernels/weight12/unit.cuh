@@ -7,8 +7,9 @@
 // Packed, 1536 bytes: three planes of 512, 16 bytes a lane: low bytes of row g, of row g + 8, code words (two of each
 // row). The palette numbers of a unit, 32 bytes, are kept apart: word g holds those of rows g, g + 8, g + 16, g + 24.
 // Raw, 2048 bytes: four planes: row g, columns 16t .. 16t + 7, then 16t + 8 ..; row g + 8 likewise.
+// In eight bits (EIGHT, with RAW), 1024 bytes: two planes, the sixteen of row g, of row g + 8.
 constexpr int COLUMNS = 64;
-constexpr int PLANES = RAW ? 4 : 3;
+constexpr int PLANES = EIGHT ? 2 : RAW ? 4 : 3;
 constexpr u32 PIECE = 512 * PLANES;
 constexpr u32 UNIT = 2 * PIECE;
 constexpr u32 NUMBERS = 32;     // bytes of palette numbers of a unit
@@ -23,6 +24,21 @@ __device__ __forceinline__ void decode(u32 low_a, u32 low_b, u32 word, uint2 pal
     r1 = permuted(low_a, a, 0x7362);
     r2 = permuted(low_b, b, 0x5140);
     r3 = permuted(low_b, b, 0x7362);
+}
+
+// Four weights of eight bits: 1, a sign and seven bits; 2, e4m3. A scale for each row comes at the end.
+[[maybe_unused]] __device__ __forceinline__ void widen(u32 word, u32& r0, u32& r1) {
+    const u32 pair[2] = {permuted(word, 0, 0x4140), permuted(word, 0, 0x4342)};
+    u32 wide[2];
+#pragma unroll
+    for (int i = 0; i < 2; ++i) {
+        const u32 sign = (pair[i] & 0x00800080u) << 8;
+        if (EIGHT == 1)  // 128 + the seven bits, less 128
+            wide[i] = sum_of_pairs((pair[i] & 0x007F007Fu) | 0x43004300u, 0xC300C300u) | sign;
+        else  // the exponent counts from 2^-120 of where it should
+            wide[i] = product_of_pairs((pair[i] & 0x007F007Fu) << 4 | sign, 0x7B807B80u);
+    }
+    r0 = wide[0], r1 = wide[1];
 }
 
 // A lane's share of a piece, in registers: rows g and g + 8, of each two runs of eight weights.
@@ -61,7 +77,10 @@ struct Share {
     __device__ __forceinline__ void operands(int h, u32 (&first)[4], u32 (&second)[4]) const {
 #pragma unroll
         for (int i = 0; i < 2; ++i) {
-#if RAW
+#if EIGHT
+            widen(h ? plane[i].z : plane[i].x, first[i], first[i + 2]);
+            widen(h ? plane[i].w : plane[i].y, second[i], second[i + 2]);
+#elif RAW
             const uint4 v = plane[2 * i + h];
             first[i] = v.x, first[i + 2] = v.y, second[i] = v.z, second[i + 2] = v.w;
 #else

@@ -175,8 +175,9 @@ def test_an_interrupt_ends_with_2_and_the_same_command_continues(tmp_path: Path)
         (("--model", "Qwen3-9B"), "--model Qwen3-9B: not one of Qwen3-8B, Llama-3.1-8B"),
         (("--tokens", "65"), "--tokens are 1 to 64"),
         (("--rounds", "0"), "--rounds at least 1"),
+        (("--variants", "fast"), "--variants fast: not one of plain, bulk"),
     ],
-    ids=["model", "tokens", "rounds"],
+    ids=["model", "tokens", "rounds", "variants"],
 )
 def test_a_wrong_bench_is_refused(
     words: tuple[str, ...], message: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]

@@ -79,6 +79,17 @@ def test_the_report_names_machine_date_and_command() -> None:
     assert "64x32" in text
 
 
+def test_other_ways_stand_beside_it_and_other_bits_are_told() -> None:
+    found = summary()
+    assert "several ways" not in markdown(found)
+    model = found["models"]["M"]
+    model["step_linears_ms"] |= {"weight12 bulk": {"1": 1.5, "8": 7.0}}
+    model["other_bits"] = ["weight12 bulk, 64x32, 8 tokens"]
+    text = markdown(found)
+    assert "|        1 |      2.000 |           1.500 |" in text
+    assert "**Not the bits of the twin**: weight12 bulk, 64x32, 8 tokens." in text
+
+
 @pytest.mark.parametrize("name", MODELS)
 def test_every_product_of_a_step_can_read_what_the_one_before_wrote(name: str) -> None:
     step = MODELS[name].step

@@ -10,7 +10,16 @@ from reference_mechanisms.kernels.weight12.compiling import (
     compile_text,
     reading_source,
 )
-from reference_mechanisms.kernels.weight12.schedule import BLACKWELL_RTX, HOPPER, split, variant
+from reference_mechanisms.kernels.weight12.schedule import (
+    BLACKWELL_RTX,
+    BLOCKS,
+    EIGHTS,
+    HOPPER,
+    WAYS_BY_NAME,
+    Eight,
+    split,
+    variant,
+)
 
 pytest.importorskip("cuda.core", reason="cuda.core is not installed: pip install -e '.[gpu]'")
 pathfinder = pytest.importorskip("cuda.pathfinder", reason="cuda.pathfinder is not installed")
@@ -36,6 +45,24 @@ def test_every_kernel_compiles(architecture: str, room: int, tokens: int, raw: b
         cubin = compile_cubin(kernel, architecture)
         assert cubin.startswith(ELF)
         assert b"weight12_stream" in cubin
+
+
+@pytest.mark.parametrize("name", [name for name in WAYS_BY_NAME if name != "plain"])
+@pytest.mark.parametrize(("architecture", "room"), DEVICES.items(), ids=DEVICES)
+def test_every_way_compiles(architecture: str, room: int, name: str) -> None:
+    choice = dict.fromkeys(BLOCKS, WAYS_BY_NAME[name])
+    for tokens in (1, 16, 32):
+        kernel = variant(split(4096, 4096), tokens, raw=False, room=room, choice=choice, gated=tokens == 16)
+        assert kernel.way == WAYS_BY_NAME[name]
+        assert compile_cubin(kernel, architecture).startswith(ELF)
+
+
+@pytest.mark.parametrize("eight", EIGHTS)
+@pytest.mark.parametrize(("architecture", "room"), DEVICES.items(), ids=DEVICES)
+def test_kernels_of_eight_bits_compile(architecture: str, room: int, eight: Eight) -> None:
+    for tokens in (1, 16):
+        kernel = variant(split(4096, 12288), tokens, raw=True, room=room, eight=eight)
+        assert compile_cubin(kernel, architecture).startswith(ELF)
 
 
 @pytest.mark.parametrize("architecture", DEVICES)

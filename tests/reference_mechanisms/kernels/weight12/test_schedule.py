@@ -8,12 +8,14 @@ import pytest
 from reference_mechanisms.kernels.weight12.models import MODELS
 from reference_mechanisms.kernels.weight12.schedule import (
     BLACKWELL_RTX,
+    BLOCKS,
     CLUSTERS,
     HOPPER,
     MIN_RING,
     NOMINAL_CTAS,
     SLOT_BYTES,
     WARPS,
+    WAYS_BY_NAME,
     X_TILES,
     Split,
     Variant,
@@ -84,6 +86,20 @@ def test_every_kernel_fits_its_device_with_rings_that_keep_memory_busy(
         assert kernel.pieces >= 16 // kernel.warps  # a step takes a piece of each half
 
 
+@pytest.mark.parametrize("name", WAYS_BY_NAME)
+@pytest.mark.parametrize("room", ROOM.values(), ids=ROOM)
+@pytest.mark.parametrize("shape", SHAPES + ODD, ids=str)
+def test_every_way_fits_and_changes_no_cut(shape: tuple[int, int], room: int, name: str) -> None:
+    found = split(*shape)
+    for tokens in (1, 9, 32, 64):
+        kernel = variant(
+            found, tokens, raw=False, room=room, choice=dict.fromkeys(BLOCKS, WAYS_BY_NAME[name])
+        )
+        assert (kernel.cluster, kernel.warps_k) == (found.cluster, found.warps_k)
+        assert kernel.shared_bytes <= room
+        assert kernel.pieces >= 16 // kernel.warps
+
+
 @pytest.mark.parametrize("model", MODELS)
 def test_on_hopper_32_tokens_go_in_one_launch(model: str) -> None:
     for shape in MODELS[model].shapes:
@@ -118,7 +134,7 @@ def test_shared_memory_is_counted_as_the_kernel_lays_it_out() -> None:
 
 def test_a_layout_whose_rings_would_be_too_small_does_not_fit() -> None:
     found = Split(rows=64, tiles=64, cluster=1, warps_k=8)
-    assert shared_bytes(found, 4, 1, 16, 0, raw=False) > HOPPER
+    assert shared_bytes(found, 4, 1, 0, raw=False) > HOPPER
     assert fit(found, 4, 16, raw=False, room=HOPPER) is None
     assert fit(dataclasses.replace(found, tiles=16), 4, 16, raw=False, room=HOPPER) is not None
 

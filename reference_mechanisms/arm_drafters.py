@@ -12,9 +12,11 @@ from reference_mechanisms.arms import ArmSettings, ParameterError
 from reference_mechanisms.drafters.binding import Bound, bind
 from reference_mechanisms.drafters.detectors import last_layer_tap, untrained_norms
 from reference_mechanisms.drafters.loading import load_drafter
+from reference_mechanisms.drafters.rounding import round_weights
 from reference_mechanisms.drafters.shipped import find
 from reference_mechanisms.engine.target import Target
 from reference_mechanisms.errors import DrafterError
+from reference_mechanisms.kernels.weight12.schedule import Eight
 
 
 class DrafterFolder(NamedTuple):
@@ -22,6 +24,7 @@ class DrafterFolder(NamedTuple):
 
     name: str  # in reports
     path: Path
+    eight: Eight | None = None  # bits that its weights are rounded to; None: as they are stored
 
 
 @contextlib.contextmanager
@@ -50,28 +53,30 @@ def folder_of(arm: str, settings: ArmSettings, target_sha256: str | None, shippe
         ParameterError: none is shipped.
     """
     if settings.checkpoint is not None:
-        return DrafterFolder(settings.checkpoint, Path(settings.checkpoint))
+        return DrafterFolder(settings.checkpoint, Path(settings.checkpoint), settings.drafter_weights)
     with about(arm):
         found = find(settings.drafter, target_sha256, shipped)
-    return DrafterFolder(found.name, found.folder)
+    return DrafterFolder(found.name, found.folder, settings.drafter_weights)
 
 
 def load_drafters(folders: Mapping[str, DrafterFolder], target: Target) -> dict[str, Bound]:
-    """The drafter of each arm that has one; arms that share a folder share its weights.
+    """The drafter of each arm that has one; arms that share a folder, rounded alike, share its weights.
 
     Raises:
         ParameterError: a folder holds none for this target.
     """
-    loaded: dict[Path, Bound] = {}
+    loaded: dict[tuple[Path, Eight | None], Bound] = {}
     found: dict[str, Bound] = {}
     for arm, folder in folders.items():
         try:
-            if folder.path not in loaded:
+            if folder[1:] not in loaded:
                 network = load_drafter(folder.path, target.dtype, target.device)
-                loaded[folder.path] = bind(network, target, folder.name)
+                if folder.eight is not None:
+                    round_weights(network, folder.eight)
+                loaded[folder[1:]] = bind(network, target, folder.name)
         except DrafterError as error:
             raise ParameterError(f"arms[{arm}].params: `checkpoint`: {error}") from None
-        found[arm] = loaded[folder.path]
+        found[arm] = loaded[folder[1:]]
     return found
 
 

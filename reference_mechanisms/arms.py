@@ -21,6 +21,7 @@ from reference_mechanisms.drafters.protocol import Drafter
 from reference_mechanisms.drafters.scheduling import at_least
 from reference_mechanisms.drafters.trained import Drafting
 from reference_mechanisms.errors import MechanismError
+from reference_mechanisms.kernels.weight12.schedule import EIGHTS, Eight
 from reference_mechanisms.verification.tree_figures import TreeFigures
 from reference_mechanisms.verification.two_level.settings import FIELDS as TWO_LEVEL
 from reference_mechanisms.verification.two_level.settings import (
@@ -38,7 +39,10 @@ ANY = ("graphs", "delta_form", *TWO_LEVEL, *BATCHING)  # parameters of every arm
 MAX_DRAFTS = 32
 MAX_NODES = 64  # of a draft tree
 TREE_BUDGETS = ("fixed", "measured")
-WITH_WEIGHTS = ("checkpoint", "drafts", "tree", "tree_figures", "tree_budget", "draft_sample_method")
+WITH_WEIGHTS = (
+    *("checkpoint", "drafts", "tree", "tree_figures", "tree_budget", "draft_sample_method"),
+    "drafter_weights",
+)
 ALLOWED: Mapping[DrafterName, tuple[str, ...]] = {
     "none": (),
     "ngram": ("drafts", "ngram_min", "ngram_max"),
@@ -65,6 +69,7 @@ class ArmSettings:
     tree_figures: Path | None = None  # file of what children are worth; None: what the drafter says
     tree_measured: bool = False  # as many nodes as pay at the costs of `tree_figures`, up to `tree`
     checkpoint: str | None = None  # folder of a trained drafter; None: the one shipped for the target
+    drafter_weights: Eight | None = None  # rounded to eight bits; None: as they are stored
     sampled: bool = False  # drafts are drawn at temperature above 0, not the best tokens
     min_confidence: float = 0.0  # verify up to the first draft below it; 0 verifies all
     two_level: TwoLevelSettings | None = None  # None: the target alone verifies
@@ -245,9 +250,14 @@ def _trained(name: DrafterName, params: Mapping[str, object]) -> ArmSettings:
         raise ParameterError(f"`tree_budget` must be one of {', '.join(TREE_BUDGETS)}, got {budget!r}")
     if budget == "measured" and figures is None:
         raise ParameterError("`tree_budget` = 'measured' needs the costs in `tree_figures`")
+    weights = params.get("drafter_weights")
+    eight = next((one for one in EIGHTS if one == weights), None)
+    if "drafter_weights" in params and eight is None:
+        raise ParameterError(f"`drafter_weights` must be one of {', '.join(EIGHTS)}, got {weights!r}")
     return ArmSettings(
         drafter=name,
         drafts=_count(params, "drafts", 0, MAX_DRAFTS) if "drafts" in params else 0,
+        drafter_weights=eight,
         tree=tree,
         tree_figures=Path(figures) if isinstance(figures, str) else None,
         tree_measured=budget == "measured",

@@ -10,7 +10,9 @@ from torch import Tensor, nn
 
 from reference_mechanisms.drafters.dflash import DFlash, Head
 from reference_mechanisms.drafters.fused_block import FusedBlock, Weights, take_weights
+from reference_mechanisms.drafters.rounding import eight_of
 from reference_mechanisms.kernels.step.choice import TORCH, kernels_for
+from reference_mechanisms.kernels.weight12.eight import EightMatrices
 from reference_mechanisms.targets.matrices import Matrices, PlainMatrices
 from reference_mechanisms.weight12.raw_matrices import RawMatrices
 
@@ -66,11 +68,13 @@ def fused_program(network: DFlash, embed: Head, head: Head, drafts: int, positio
 
 def network_weights(network: DFlash) -> Weights:
     """Of a loaded network, copied into the order of the kernels."""
-    source, weight = NetworkTensors(network), network.fc.weight
-    matrices: Matrices = (
-        RawMatrices(source, weight.device)
-        if weight.dtype == torch.bfloat16
-        else PlainMatrices(source, weight.dtype, weight.device)
-    )
+    source, weight, eight = NetworkTensors(network), network.fc.weight, eight_of(network.fc)
+    matrices: Matrices
+    if eight is not None:
+        matrices = EightMatrices(source, eight, weight.dtype, weight.device)
+    elif weight.dtype == torch.bfloat16:
+        matrices = RawMatrices(source, weight.device)
+    else:
+        matrices = PlainMatrices(source, weight.dtype, weight.device)
     with torch.inference_mode():
         return take_weights(network.config, source, matrices, weight.dtype, weight.device)

@@ -12,8 +12,9 @@ from reference_mechanisms.errors import TargetError
 from reference_mechanisms.targets.config import LlamaConfig
 
 WeightFormat = Literal["bf16", "weight12"]
+DrafterFormat = Literal["bf16", "weight12", "int8", "fp8"]  # a drafter may be rounded
 
-BITS = {"bf16": 16.0, "weight12": 12.125}  # a weight
+BITS = {"bf16": 16.0, "weight12": 12.125, "int8": 8.0, "fp8": 8.0}  # a weight
 PACKING = 12  # bytes a weight of the largest matrix, while it is packed
 ARRANGING = 4  # and while bf16 is put in the order of the kernels
 PARTS = 64  # positions of one part of an attention (`kernels.step.fused_attention`)

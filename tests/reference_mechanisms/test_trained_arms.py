@@ -121,6 +121,26 @@ def test_ids_and_logits_of_trees_are_bitwise_those_of_ar(
     assert said["seeded"] is True
 
 
+def test_rounded_drafters_change_no_output(deployment: Deployment, folder: Path) -> None:
+    made = [
+        arm(f"{name} {eight}", name, checkpoint=folder_of(name, folder), drafter_weights=eight)
+        for name in LAYOUTS
+        for eight in ("int8", "fp8")
+    ]
+    session = open_session(
+        deployment, [arm("ar", "none"), msgspec.structs.replace(made[0], name="same"), *made]
+    )
+    plain = list(session.stream("ar", requests()))
+    for one in made:
+        assert told(list(session.stream(one.name, requests()))) == told(plain)
+    networks = {name: bound.network for name, bound in session._bound.items()}
+    assert len({id(network) for network in networks.values()}) == len(made)  # rounded alike, shared
+    with pytest.raises(ParameterError, match="`drafter_weights` must be one of int8, fp8, got 'fp4'"):
+        parse_settings({"drafter": "dflash", "drafter_weights": "fp4"})
+    with pytest.raises(ParameterError, match="`drafter_weights` is unknown; drafter 'ngram' takes"):
+        parse_settings({"drafter": "ngram", "drafter_weights": "fp8"})
+
+
 def test_a_measured_budget_in_steps_of_fixed_shape_is_refused(tmp_path: Path) -> None:
     cuda = SimpleNamespace(device=torch.device("cuda"))
     figures = tmp_path / "figures.json"

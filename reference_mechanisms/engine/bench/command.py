@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import hashlib
 import importlib.util
 import sys
 import time
@@ -13,13 +14,16 @@ from typing import TYPE_CHECKING, Any, TypeVar
 from reference_mechanisms.jsonfile import write_json
 
 if TYPE_CHECKING:
-    from reference_mechanisms.engine.bench.running import Load
-    from reference_mechanisms.engine.fitting import WeightFormat
+    from reference_mechanisms.drafters.fused_block import FusedDrafter
+    from reference_mechanisms.engine.bench.keeping import Kept
+    from reference_mechanisms.engine.bench.running import Bench, Load
+    from reference_mechanisms.engine.fitting import DrafterFormat, WeightFormat
 
 Parser = TypeVar("Parser", bound=argparse.ArgumentParser)
 Run = Callable[[argparse.Namespace], int]
 EXIT_OK, EXIT_FAILED = 0, 1
 SUMMARY = "summary.json"
+CODE = (".py", ".cu", ".cuh")
 
 
 def register(
@@ -45,7 +49,22 @@ def register(
     bench.add_argument("--acceptance-length", type=float, default=6.5, metavar="TAU")
     bench.add_argument("--prompt", type=int, default=128, metavar="TOKENS")
     bench.add_argument("--output", type=int, default=400, metavar="TOKENS")
-    bench.add_argument("--requests", type=int, default=4, metavar="N")
+    bench.add_argument("--requests", type=int, default=4, metavar="N", help="whose logits are compared")
+    bench.add_argument("--timed", type=int, default=4, metavar="N", help="of them, whose times are taken")
+    bench.add_argument(
+        "--drafter-weights",
+        nargs="+",
+        default=["same"],
+        choices=["same", "int8", "fp8"],
+        help="format of the drafter: the target's, or rounded to eight bits; several one after the other",
+    )
+    bench.add_argument(
+        "--ways",
+        nargs="*",
+        default=[],
+        choices=["joins", "early"],
+        help="what the kernels do in another way with the same bits",
+    )
     bench.add_argument("--seed", type=int, default=0)
     bench.set_defaults(run=guard(_bench))
     beside = commands.add_parser(
@@ -74,6 +93,7 @@ def _bench(options: argparse.Namespace) -> int:
         requests=options.requests,
         seed=options.seed,
         acceptance_length=options.acceptance_length,
+        timed=options.timed,
     )
     options.out.mkdir(parents=True, exist_ok=True)
     summary: dict[str, Any] = {
@@ -84,6 +104,7 @@ def _bench(options: argparse.Namespace) -> int:
         "torch": str(torch.__version__),
         "load": {name: getattr(load, name) for name in load.__slots__},
         "drafts": options.drafts,
+        "ways": sorted(options.ways),
         "ar_step_ms": {},
         "k15_step_ms" if options.drafts == 15 else f"k{options.drafts}_step_ms": {},
         "exact_tokens": 0,
@@ -131,38 +152,83 @@ def _measure(options: argparse.Namespace, weights: WeightFormat, load: Load, sum
 
     from reference_mechanisms.engine.bench import engines  # noqa: PLC0415
     from reference_mechanisms.engine.bench.running import Bench  # noqa: PLC0415
+    from reference_mechanisms.kernels.step.twin import Ways  # noqa: PLC0415
 
-    drafts, path, device = options.drafts, options.out / SUMMARY, torch.device("cuda")
-    sizes, shape = engines.Sizes(load.positions, drafts + 1), summary["target"]
+    device, shape = torch.device("cuda"), summary["target"]
+    sizes = engines.Sizes(load.positions, options.drafts + 1)
     _say(f"{shape} in {weights}: loading")
     if options.folder is None:
         target = engines.dummy_target(shape, weights, load.seed, sizes, device)
     else:
         target = engines.folder_target(options.folder, weights, sizes, device)
-    bench = Bench(target, load, _say)
+    ways = Ways(**dict.fromkeys(options.ways, True))
+    bench = Bench(target, load, _say, _kept(options, weights, load, summary), ways)
     _say(f"{shape} in {weights}: autoregressive")
     found = bench.autoregressive()
     summary["engines"][f"ar {weights}"] = found
     summary["ar_step_ms"][weights] = found["step_ms"]
+    write_json(options.out / SUMMARY, summary)
+    found["waterfall"] = bench.profiled()
+    write_json(options.out / SUMMARY, summary)
+    if options.drafts:
+        forms: dict[str, DrafterFormat] = {"same": weights, "int8": "int8", "fp8": "fp8"}
+        for rounded in options.drafter_weights if summary["drafter"] else ["same"]:
+            drafter, seed = None, load.seed + 1
+            if summary["drafter"] is not None:
+                drafter = engines.dummy_drafter(shape, target, forms[rounded], options.drafts, seed, ways)
+            _speculative(options, (weights, rounded), bench, drafter, summary)
+    del bench, target
+    torch.cuda.empty_cache()
+
+
+def _speculative(
+    options: argparse.Namespace,
+    formats: tuple[str, str],
+    bench: Bench,
+    drafter: FusedDrafter | None,
+    summary: dict[str, Any],
+) -> None:
+    """With drafts; `formats` of target and drafter."""
+    drafts, path, (weights, rounded) = options.drafts, options.out / SUMMARY, formats
+    name = f"k{drafts} {weights}" if rounded == "same" else f"k{drafts} {weights}, {rounded} drafter"
+    _say(f"{summary['target']}: {name}")
+    before = summary["exact_tokens"], summary["logit_mismatches"]
+
+    def heard(tokens: int, wrong: int) -> None:
+        summary["exact_tokens"], summary["logit_mismatches"] = before[0] + tokens, before[1] + wrong
+        write_json(path, summary)
+
+    found = bench.speculative(drafter, drafts, name, heard)
+    summary["engines"][name] = found
+    summary[f"k{drafts}_step_ms"][_short(weights, rounded)] = found["step_ms"]
     write_json(path, summary)
     found["waterfall"] = bench.profiled()
     write_json(path, summary)
-    if drafts:
-        _say(f"{shape} in {weights}: k = {drafts}")
-        drafter = None
-        if summary["drafter"] is not None:
-            drafter = engines.dummy_drafter(shape, target, weights, drafts, load.seed + 1)
-        found = bench.speculative(drafter, drafts)
-        summary["engines"][f"k{drafts} {weights}"] = found
-        name = "same_drafts" if weights == "weight12" else weights
-        summary[f"k{drafts}_step_ms"][name] = found["step_ms"]
-        summary["exact_tokens"] += found["exact_tokens"]
-        summary["logit_mismatches"] += found["requests_with_other_logits"]
-        write_json(path, summary)
-        found["waterfall"] = bench.profiled()
-        write_json(path, summary)
-    del bench, target
-    torch.cuda.empty_cache()
+
+
+def _short(weights: str, rounded: str) -> str:
+    """Name of a step's time in the summary."""
+    if rounded != "same":
+        return f"{rounded}_drafter" if weights == "weight12" else f"{weights}_{rounded}_drafter"
+    return "same_drafts" if weights == "weight12" else weights
+
+
+def _kept(options: argparse.Namespace, weights: str, load: Load, summary: dict[str, Any]) -> Kept:
+    """What an earlier run with the same options has compared already."""
+    from reference_mechanisms.engine.bench.keeping import Kept  # noqa: PLC0415
+
+    setup = {name: summary[name] for name in ("target", "device", "torch", "drafts", "ways")}
+    # Other requests do not change those that are there.
+    setup |= {name: getattr(load, name) for name in load.__slots__ if name not in ("requests", "timed")}
+    return Kept(options.out / f"compared-{weights}.jsonl", setup | {"code": _code()})
+
+
+def _code() -> str:
+    """Digest of this package: another engine has not compared anything yet."""
+    package, found = Path(__file__).resolve().parents[2], hashlib.sha256()
+    for path in sorted(one for one in package.rglob("*") if one.suffix in CODE):
+        found.update(path.read_bytes())
+    return found.hexdigest()
 
 
 def _say(text: str) -> None:

@@ -15,6 +15,7 @@ from reference_mechanisms.drafters.fused_block import FusedDrafter, layer_sizes,
 from reference_mechanisms.drafters.layouts import parse_layout
 from reference_mechanisms.engine.fitting import (
     BITS,
+    DrafterFormat,
     Needs,
     WeightFormat,
     hold_deployment,
@@ -23,6 +24,8 @@ from reference_mechanisms.engine.fitting import (
 )
 from reference_mechanisms.engine.lanes import positions_of
 from reference_mechanisms.errors import DrafterError
+from reference_mechanisms.kernels.step.twin import WAYS, Ways
+from reference_mechanisms.kernels.weight12.eight import EightMatrices
 from reference_mechanisms.targets.config import read_config
 from reference_mechanisms.targets.dummy import DummyCheckpoint
 from reference_mechanisms.targets.llama import LlamaTarget
@@ -45,6 +48,15 @@ class Sizes(NamedTuple):
 def matrices_of(source: Source, weights: WeightFormat, device: torch.device) -> Matrices:
     """Matrices of a checkpoint in a format; a row of their products is the same among any others."""
     return PackedMatrices(source, device) if weights == "weight12" else RawMatrices(source, device)
+
+
+def drafter_matrices(source: Source, weights: DrafterFormat, device: torch.device) -> Matrices:
+    """The same of a drafter, which may be rounded to eight bits too."""
+    match weights:
+        case "int8" | "fp8":
+            return EightMatrices(source, weights, DTYPE, device)
+        case _:
+            return matrices_of(source, weights, device)
 
 
 def dummy_target(
@@ -94,7 +106,12 @@ def drafter_config(shape: str) -> BlockConfig:
 
 
 def dummy_drafter(
-    shape: str, target: LlamaTarget, weights: WeightFormat, drafts: int, seed: int
+    shape: str,
+    target: LlamaTarget,
+    weights: DrafterFormat,
+    drafts: int,
+    seed: int,
+    ways: Ways = WAYS,
 ) -> FusedDrafter:
     """A DFlash of the published shape for a target, with weights from a seed.
 
@@ -108,15 +125,15 @@ def dummy_drafter(
     hold_deployment(drafter_needs(config, weights), device, f"the DFlash of {shape} in {weights}")
     source = DummyCheckpoint(f"{shape} DFlash", seed, device)
     with torch.inference_mode():
-        found = take_weights(config, source, matrices_of(source, weights, device), DTYPE, device)
+        found = take_weights(config, source, drafter_matrices(source, weights, device), DTYPE, device)
 
     def head(rows: Tensor) -> Tensor:
         return target.logits(rows)
 
-    return FusedDrafter(found, target.embed, head, drafts)
+    return FusedDrafter(found, target.embed, head, drafts, ways)
 
 
-def drafter_needs(config: BlockConfig, weights: WeightFormat) -> Needs:
+def drafter_needs(config: BlockConfig, weights: DrafterFormat) -> Needs:
     """Bytes of a drafter; its cache and buffers are small beside the target's, and counted with those."""
     sizes = layer_sizes(config)
     context = sizes.layers * 2 * sizes.kv_heads * sizes.head_dim * sizes.hidden_size

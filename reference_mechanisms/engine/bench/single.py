@@ -7,10 +7,13 @@ from collections.abc import Sequence
 from reference_mechanisms.engine.decode import Decoder
 from reference_mechanisms.engine.graphs import Graphs
 from reference_mechanisms.engine.lanes import Lanes, Static
+from reference_mechanisms.kernels.step.twin import WAYS, Ways
 from reference_mechanisms.targets.llama import LlamaTarget
 
 
-def single_engine(target: LlamaTarget, positions: int, rows: int, graphs: Graphs) -> tuple[Lanes, Decoder]:
+def single_engine(
+    target: LlamaTarget, positions: int, rows: int, graphs: Graphs, ways: Ways = WAYS
+) -> tuple[Lanes, Decoder]:
     """Lanes and the decoder on them.
 
     Args:
@@ -18,8 +21,9 @@ def single_engine(target: LlamaTarget, positions: int, rows: int, graphs: Graphs
         positions: of the longest request.
         rows: of every step.
         graphs: record the steps.
+        ways: of the kernels.
     """
-    lanes = Lanes(target, positions, Static(rows, graphs))
+    lanes = Lanes(target, positions, Static(rows, graphs, ways=ways))
     return lanes, Decoder(target, (), _no_text, positions, lanes=lanes)
 
 

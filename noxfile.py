@@ -84,7 +84,7 @@ def loop_demo(session: nox.Session) -> None:
 
 @nox.session(name="loop-h200")
 def loop_h200(session: nox.Session) -> None:
-    """Improve two stocks on this machine's GPU by search alone; writes reports/loop-h200/. Run again to continue."""
+    """Improve two stocks on this GPU by search alone; writes reports/loop-h200/; run again to continue."""
     session.install("-e", ".[gpu,campaign,loop]")
     session.install("--no-deps", TARGET_PACKAGE)
     out = pathlib.Path("reports/loop-h200")
@@ -282,6 +282,13 @@ def tests_slow(session: nox.Session) -> None:
     """Run the simulations and long runs."""
     _install(session, "dev")
     session.run("pytest", "-m", "slow and not gpu and not vllm", *session.posargs)
+
+
+@nox.session
+def fuzz(session: nox.Session) -> None:
+    """Try every reader of files and requests on much bad input (about half an hour on two cores)."""
+    _install(session, "dev")
+    session.run("pytest", "tests/fuzz", "-m", "slow", *session.posargs, env={"OMP_NUM_THREADS": "1"})
 
 
 @nox.session(name="tests-gpu")

@@ -159,12 +159,26 @@ class Loop(NamedTuple):
         return frozenset({self.stock.backend, *(space.backend for space in self.plan.spaces)})
 
 
+def built_in_campaigns() -> dict[str, Path]:
+    """Files of the campaigns that ship with the package, by name."""
+    files = sorted((Path(__file__).parent / "campaigns").glob("*.toml"))
+    return {file.stem: file for file in files if not file.stem.endswith(".plan")}
+
+
 def load_loop(path: Path) -> Loop:
-    """A campaign file and the plan it names.
+    """A campaign file, or a built-in campaign by name, and the plan it names.
 
     Raises:
         UsageError: a file cannot be read, a field does not fit, or the plan has no stock arm.
     """
+    if path.suffix != ".toml" and not path.is_file():
+        known = built_in_campaigns()
+        if str(path) not in known:
+            raise UsageError(
+                f"no campaign named {str(path)!r}; built in: {', '.join(known)}; "
+                "or give a path to a .toml file"
+            )
+        path = known[str(path)]
     try:
         text = path.read_text(encoding="utf-8")
     except (OSError, UnicodeDecodeError) as error:

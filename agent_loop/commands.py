@@ -35,7 +35,9 @@ def register(commands: argparse._SubParsersAction[Parser]) -> None:
         ("resume", "continue a campaign that was interrupted or killed"),
     ):
         command = actions.add_parser(name, help=text)
-        command.add_argument("campaign", type=Path, metavar="LOOP.toml")
+        command.add_argument(
+            "campaign", type=Path, metavar="LOOP.toml", help="a file, or the name of a built-in campaign"
+        )
         command.add_argument("--out", type=Path, metavar="DIR", help="folder (default: reports/<name>)")
         command.add_argument(
             "--memory", type=Path, metavar="FILE", help="mechanism records (default: user's)"

@@ -11,7 +11,7 @@ from typing import NamedTuple
 
 import msgspec
 
-from agent_loop.campaign import load_loop
+from agent_loop.campaign import built_in_campaigns, load_loop
 from agent_loop.cost_model.profiling import ProfileSpec, Traced
 from agent_loop.cost_model.trees import NODES
 from agent_loop.executors.protocol import Executor, TrialFailed
@@ -169,6 +169,9 @@ def _beside(stock: ArmSpec) -> Iterator[ArmSpec]:
 
 def _named(target: str) -> tuple[Deployment, ArmSpec | None]:
     path = Path(target)
+    if target in built_in_campaigns() and not path.is_file():
+        loop = load_loop(path)
+        return loop.job.deployment, loop.stock
     if path.suffix != ".toml" and not path.is_file():
         if target in built_in("deployments") or target not in built_in("plans"):
             return load_deployment(target), None

@@ -9,6 +9,7 @@ import msgspec
 import pytest
 
 from agent_loop.cost_model import commands, probing
+from agent_loop.cost_model.ceiling import ceiling
 from agent_loop.executors.protocol import TrialFailed
 from agent_loop.toml import to_toml
 from harness.cli import main
@@ -16,6 +17,7 @@ from harness.errors import EXIT_OK, EXIT_USAGE, InvalidRun, UsageError
 from harness.oracle.stored import StoredRun
 from harness.plan import Job, load_deployment
 from tests.agent_loop.simulated import Host
+from tests.agent_loop.test_cost_model import FREE, MACHINE, MODEL, STOCK, run_of
 from tests.harness.tiny import deployment_of, write_llama
 
 HERE = Path(__file__).resolve().parents[2]
@@ -29,6 +31,8 @@ def test_a_deployment_a_plan_and_a_campaign_have_a_stock(tmp_path: Path) -> None
     assert planned.arm.params == {"drafter": "dflash", "drafts": 4}
     searched = probing.stock_of(str(HERE / "agent_loop/demo/first.toml"), None, None)
     assert searched.arm.params == {"drafter": "dflash", "tree": 48}
+    named = probing.stock_of("h200-smollm2", None, None)
+    assert (named.deployment.device, named.arm.params) == ("cuda", {"drafter": "dflash", "drafts": 7})
     given = probing.stock_of(DEPLOYMENT, "a:b", {"width": 2})
     assert (given.arm.backend, given.arm.params) == ("a:b", {"width": 2})
     file = tmp_path / "mine.toml"
@@ -129,8 +133,6 @@ def test_a_wrong_call_is_one_sentence(
 
 
 def test_what_lies_below_its_floor_is_said_beside_the_table(capsys: pytest.CaptureFixture[str]) -> None:
-    from tests.agent_loop.test_cost_model import FREE, MACHINE, MODEL, STOCK, ceiling, run_of  # noqa: PLC0415
-
     slow = msgspec.structs.replace(MACHINE, bytes_per_s=4e8)
     commands._warn(ceiling(run_of(STOCK, *FREE), "stock", slow, MODEL))
     assert "below its floor: weights" in capsys.readouterr().err

@@ -26,6 +26,11 @@ def lanes_of(arms: Mapping[str, ArmSettings], target: Target, capacity: int) -> 
                 f"arms[{name}].params: `recheck` = 'near-ties' does not run in steps of fixed shape; give "
                 f"`graphs = false` to every arm, so that all round alike"
             )
+        if arm.graphs and arm.dense_trees:
+            raise ParameterError(
+                f"arms[{name}].params: `delta_form` = 'wy' does not run in steps of fixed shape; give "
+                f"`graphs = false` to every arm, so that all round alike"
+            )
         if arm.graphs and arm.tree_measured:
             raise ParameterError(
                 f"arms[{name}].params: `tree_budget` = 'measured' cuts trees to what pays, and a step of "

@@ -18,7 +18,7 @@ from reference_mechanisms.verification.two_level.figures import Setup
 from reference_mechanisms.verification.two_level.level_one import LevelOne, level_one_of
 from reference_mechanisms.verification.two_level.policies import Levels, TwoLevel
 from reference_mechanisms.weight12.product import streams
-from reference_mechanisms.weight12.raw_matrices import load_streamed_llama
+from reference_mechanisms.weight12.raw_matrices import load_streamed_hybrid, load_streamed_llama
 from reference_mechanisms.weight12.target import load_packed_llama
 
 
@@ -37,7 +37,7 @@ def load_session_target(
 ) -> Target:
     """The target of a session, by the kernels of its weights and device.
 
-    Dense bf16 targets go through the streaming kernels where those run: rows do not notice each other there,
+    In bf16 targets go through the streaming kernels where those run: rows do not notice each other there,
     so steps of any shape round alike.
 
     Args:
@@ -52,8 +52,10 @@ def load_session_target(
     """
     if weights_format == "weight12":
         return load_packed_llama(folder, dtype, device)
-    if dtype == torch.bfloat16 and streams(device) and is_dense(folder):
-        return load_streamed_llama(folder, device)
+    if dtype == torch.bfloat16 and streams(device):
+        return (
+            load_streamed_llama(folder, device) if is_dense(folder) else load_streamed_hybrid(folder, device)
+        )
     return load_target(folder, dtype, device)
 
 

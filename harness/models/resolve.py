@@ -8,6 +8,7 @@ from pathlib import Path
 
 from harness.errors import ModelError
 from harness.models.folder import ModelFolder, read_folder
+from harness.models.inside import folder_inside
 from harness.models.packaged import converted
 from harness.plan import ModelSpec
 
@@ -30,9 +31,12 @@ def resolve_model(spec: ModelSpec, *, progress: Callable[[str], None] | None = N
         model = read_folder(Path(spec.path).expanduser(), f"folder {spec.path}", remote=spec.remote)
         mend = "give the folder the plan was pinned for, or change `target.sha256`"
     elif spec.package is not None:
-        path, source = converted(spec.package, say)
+        carried = ":" in spec.package
+        found = (folder_inside(spec.package), f"package {spec.package}") if carried else None
+        path, source = found or converted(spec.package, say)
         model = read_folder(path, source, remote=spec.remote)
-        mend = f"remove {path} and run again, or change `target.sha256`"
+        mend = "install the package again" if carried else f"remove {path} and run again"
+        mend += ", or change `target.sha256`"
     else:
         model = read_folder(_from_hub(spec, say), f"hub {spec.hub}@{spec.revision}", remote=spec.remote)
         mend = f"remove {model.path} and run again, or change `target.sha256`"

@@ -159,7 +159,8 @@ class Decoder:
             while not live.done:
                 lanes.hold(live)
                 checked = lane.step(cache.length(0))
-                event = self._turns.emit(live, Proposal(checked.draft), checked.logits, checked.plain, cache)
+                draft, moved = Proposal(checked.draft), lanes.moved
+                event = self._turns.emit(live, draft, checked.logits, checked.plain, moved)
                 yield event._replace(drafted=checked.drafted)
             return
         drafter.begin(0, request)

@@ -151,7 +151,9 @@ class ChainLane(Lane):
         if len(token_ids) > self._step.rows:
             raise ValueError(f"a draft of {len(token_ids) - 1} in a step of {self._step.rows} rows")
         self._step.load(token_ids, start, drafted=len(token_ids) - 1, limit=0)
-        return self._checked(self._step.read(self._ran()))
+        found = self._checked(self._step.read(self._ran()))
+        self._step.forward.leave()
+        return found
 
     def _stand(self, anchor: int, start: int, limit: int) -> None:
         drafts = 0 if self._draft is None else self._draft.drafts
@@ -216,6 +218,7 @@ class TreeLane(Lane):
             raise ValueError(f"a tree of {count - 1} nodes in a step of {self._step.rows} rows")
         self._step.load(token_ids, parents, start, limit=0)
         report = self._step.read(self._ran())
+        self._step.forward.leave()
         hold_numbers(report.finite[:count])
         tokens, plain = tuple(token_ids[1:]), report.choices[:count]
         return Checked(tokens, plain, self._step.logits[:count], self._step.tapped[:count], count - 1)

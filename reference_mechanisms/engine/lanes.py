@@ -16,13 +16,16 @@ from reference_mechanisms.engine.cache import KVCache
 from reference_mechanisms.engine.graphs import Graphs, free_bytes, hold_fit
 from reference_mechanisms.engine.lane import ChainLane, TreeLane
 from reference_mechanisms.engine.prompt_step import PIECE, PromptStep
+from reference_mechanisms.engine.static_hybrid import HybridChainRows, HybridLaneCache, HybridTreeRows
+from reference_mechanisms.engine.static_rows import ChainRows, StaticRows
 from reference_mechanisms.engine.static_step import VerifyStep
-from reference_mechanisms.engine.static_tree import TreeStep
+from reference_mechanisms.engine.static_tree import DenseTreeRows, TreeRows, TreeStep
 from reference_mechanisms.engine.target import Target
 from reference_mechanisms.errors import RequestError, TargetError
 from reference_mechanisms.kernels.step.choice import kernels_for
-from reference_mechanisms.kernels.step.tree_choice import tree_kernels_for
+from reference_mechanisms.kernels.step.tree_choice import delta_kernels_for, tree_kernels_for
 from reference_mechanisms.kernels.step.twin import WAYS, Ways
+from reference_mechanisms.targets.hybrid import HybridTarget
 from reference_mechanisms.targets.llama import LlamaTarget
 
 ROW_STEP = 8  # rows of a step are a multiple of this where arms need not have the same
@@ -60,19 +63,26 @@ class Lanes:
         Raises:
             TargetError: the cache does not fit the device, or the target is not one for fixed shapes.
         """
-        if not isinstance(target, LlamaTarget):
-            raise TargetError(
-                "steps of fixed shape need a target with attention layers only, and this one has recurrent "
-                "layers; give the arm graphs = false"
-            )
+        if not isinstance(target, LlamaTarget | HybridTarget):
+            raise TargetError("steps of fixed shape know dense and hybrid targets only")
         self._target, self._static = target, static
         self.rows, self.vocabulary = static.rows, target.config.vocab_size
         self._positions = positions_of(capacity, static.rows)
         config = target.config
-        numbers = config.layers * 2 * config.kv_heads * self._positions * config.head_dim
+        kinds = getattr(config, "kinds", None)
+        layers = config.layers if kinds is None else kinds.count("full_attention")
+        numbers = layers * 2 * config.kv_heads * self._positions * config.head_dim
         hold_fit(numbers * target.dtype.itemsize, target.device, "keys and values of one request")
-        self.cache: KVCache = target.new_cache(1, self._positions)
         self.kernels = kernels_for(target.device, target.dtype, config.head_dim, static.ways)
+        # Where the host commits; and the part of it whose length moves on where the device has kept the rest.
+        self.cache: KVCache | HybridLaneCache
+        if isinstance(target, LlamaTarget):
+            self.cache = self.moved = target.new_cache(1, self._positions)
+        else:
+            self._states = HybridLaneCache(
+                target, self._positions, delta_kernels_for(target.device, target.dtype)
+            )
+            self.cache, self.moved = self._states, self._states.kv
         self._lanes: dict[Hashable, ChainLane] = {}
         self._trees: dict[Hashable, TreeLane] = {}
         self._prompts: dict[tuple[int, ...], PromptStep] = {}
@@ -115,7 +125,7 @@ class Lanes:
         Raises:
             TargetError: it does not fit the device.
         """
-        return self._chain(tuple(taps), None, None)
+        return self._chain(tuple(taps), None, None, decides=False)
 
     def driving(self, taps: Sequence[int], drafter: StaticDrafter | None) -> ChainLane:
         """The lane that makes its own drafts; without a drafter it decodes autoregressively.
@@ -123,7 +133,7 @@ class Lanes:
         Raises:
             TargetError: it does not fit the device.
         """
-        return self._chain(tuple(taps), None if drafter is None else drafter.key, drafter)
+        return self._chain(tuple(taps), None if drafter is None else drafter.key, drafter, decides=True)
 
     def checking_trees(self, taps: Sequence[int]) -> TreeLane:
         """As `checking`, for trees."""
@@ -146,16 +156,19 @@ class Lanes:
         key = tuple(taps)
         if key not in self._prompts:
             with self._fitting():
-                self._prompts[key] = PromptStep(
-                    self._target, self.cache, key, self.kernels, self._static.graphs
-                )
+                forward = self._chain_rows(PIECE, key)
+                self._prompts[key] = PromptStep(self._target, self.cache, forward, self._static.graphs)
         return self._prompts[key](prompt)
 
-    def _chain(self, taps: tuple[int, ...], key: Hashable, drafter: StaticDrafter | None) -> ChainLane:
-        if (self.rows, taps, key) not in self._lanes:
+    def _chain(
+        self, taps: tuple[int, ...], key: Hashable, drafter: StaticDrafter | None, *, decides: bool
+    ) -> ChainLane:
+        """A lane; where the device has nothing to keep, it is all one who decides."""
+        where = (self.rows, taps, key, decides or isinstance(self._target, LlamaTarget))
+        if where not in self._lanes:
             with self._fitting():
-                self._lanes[self.rows, taps, key] = self._made(taps, drafter)
-        return self._lanes[self.rows, taps, key]
+                self._lanes[where] = self._made(taps, drafter, decides=where[-1])
+        return self._lanes[where]
 
     def _tree(self, taps: tuple[int, ...], key: Hashable, drafter: PlantingDrafter | None) -> TreeLane:
         if (self.rows, taps, key) not in self._trees:
@@ -175,15 +188,26 @@ class Lanes:
                 f"the arm graphs = false"
             ) from None
 
-    def _made(self, taps: tuple[int, ...], drafter: StaticDrafter | None) -> ChainLane:
+    def _chain_rows(self, rows: int, taps: Sequence[int]) -> ChainRows:
+        if isinstance(self._target, LlamaTarget):
+            return StaticRows(self._target, self.moved, rows, taps, self.kernels)
+        return HybridChainRows(self._target, self._states, rows, taps, self.kernels)
+
+    def _tree_rows(self, taps: Sequence[int]) -> TreeRows:
+        if isinstance(self._target, LlamaTarget):
+            return DenseTreeRows(self._target, self.moved, taps, tree_kernels_for(self.kernels))
+        return HybridTreeRows(self._target, self._states, self.rows, taps, self.kernels)
+
+    def _made(self, taps: tuple[int, ...], drafter: StaticDrafter | None, *, decides: bool) -> ChainLane:
         draft = None if drafter is None else drafter.program(self._positions)
         step = VerifyStep(
             self._target,
-            self.cache,
+            self._chain_rows(self.rows, taps),
             rows=self.rows,
             drafts=0 if draft is None else draft.drafts,
             taps=taps,
             kernels=self.kernels,
+            decides=decides,
         )
         return ChainLane(step, draft, self._static.graphs, self._static.ahead)
 
@@ -191,7 +215,7 @@ class Lanes:
         draft = None if drafter is None else drafter.planter(self._positions)
         step = TreeStep(
             self._target,
-            self.cache,
+            self._tree_rows(taps),
             rows=self.rows,
             levels=min(self.rows - 1, DEEPEST) if draft is None else draft.drafts,
             taps=taps,

@@ -60,15 +60,24 @@ def probe_lanes(narrow: Lanes, wide: Lanes, *, trees: bool = False) -> Probe:
         trees: try the draft among the nodes of trees, too.
     """
     ids = _ids(wide.vocabulary)
-    one, most = narrow.checking(()), wide.checking(())
-    single = torch.cat([one.verify((token,), at).logits.clone() for at, token in enumerate(ids)])
-    starts = range(0, len(ids), wide.rows)
-    tried = [torch.cat([most.verify(ids[at : at + wide.rows], at).logits.clone() for at in starts])]
+    single, tried = _logits_of_chains(narrow, ids, 1), [_logits_of_chains(wide, ids, wide.rows)]
     if trees and wide.rows > NEEDED:
         tried.append(_logits_in_trees(wide, ids))
     difference = max(float((found.double() - single.double()).abs().max()) for found in tried)
     shapes = tuple(sorted({narrow.rows, wide.rows}))
     return Probe(all(torch.equal(found, single) for found in tried), shapes, 1, len(ids), difference)
+
+
+def _logits_of_chains(lanes: Lanes, ids: Sequence[int], rows: int) -> Tensor:
+    """Logits of every token, `rows` of them a step."""
+    lane, cache = lanes.checking(()), lanes.cache
+    cache.clear(0)
+    found = []
+    for at in range(0, len(ids), rows):
+        step = ids[at : at + rows]
+        found.append(lane.verify(step, at).logits.clone())
+        cache.commit(0, len(step))
+    return torch.cat(found)
 
 
 def _logits_in_trees(lanes: Lanes, ids: Sequence[int]) -> Tensor:

@@ -11,11 +11,9 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor
 
-from reference_mechanisms.engine.cache import KVCache
 from reference_mechanisms.engine.graphs import Graphs
-from reference_mechanisms.engine.static_rows import StaticRows
-from reference_mechanisms.kernels.step.choice import Kernels
-from reference_mechanisms.targets.llama import LlamaTarget
+from reference_mechanisms.engine.static_rows import ChainRows
+from reference_mechanisms.engine.target import Cache, Target
 
 PIECE = 64  # rows; what the streaming products take at once
 
@@ -23,20 +21,17 @@ PIECE = 64  # rows; what the streaming products take at once
 class PromptStep:
     """Buffers and program for the prompts of one request at a time."""
 
-    def __init__(
-        self, target: LlamaTarget, cache: KVCache, taps: Sequence[int], kernels: Kernels, graphs: Graphs
-    ) -> None:
+    def __init__(self, target: Target, cache: Cache, forward: ChainRows, graphs: Graphs) -> None:
         """Record the program; the cache may hold no sequence meanwhile.
 
         Args:
             target: the model.
             cache: of one slot, with room for `PIECE` positions behind the longest prompt.
-            taps: layers whose output is wanted.
-            kernels: of a step.
+            forward: `PIECE` rows of the target on this cache.
             graphs: record the program.
         """
         self._target, self._cache = target, cache
-        self._forward = StaticRows(target, cache, PIECE, taps, kernels)
+        self._forward = forward
         self._state = torch.zeros(PIECE + 1, dtype=torch.int64, device=target.device)  # ids, first position
         # Of the newest piece; a recorded program keeps them where they were recorded.
         self._hidden = torch.empty(0)
@@ -61,6 +56,7 @@ class PromptStep:
             self._program()
             tapped.append(self._tapped[: len(ids)].clone())
             last = len(ids)
+            self._forward.leave()
             cache.commit(0, last)
         logits = self._target.logits(self._hidden[last - 1 : last].clone())
         return logits, torch.cat(tapped)

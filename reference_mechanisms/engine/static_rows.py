@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import Protocol
 
 import torch
 from torch import Tensor
@@ -12,6 +13,22 @@ from reference_mechanisms.engine.target import Forward
 from reference_mechanisms.kernels.step.choice import Kernels
 from reference_mechanisms.kernels.step.twin import Seen, Stand, new_tickets
 from reference_mechanisms.targets.llama import LlamaTarget
+
+
+class ChainRows(Protocol):
+    """Rows one behind the other through a target; `StaticRows`, `static_hybrid.HybridChainRows`."""
+
+    def __call__(self, ids: Tensor, start: Tensor) -> Forward:
+        """Run all rows; arguments as of `StaticRows`."""
+        ...
+
+    def keep(self, accepted: Tensor) -> None:
+        """Make the anchor and so many rows behind it [1] part of what is cached."""
+        ...
+
+    def leave(self) -> None:
+        """The rows that ran may be committed by the host."""
+        ...
 
 
 class StaticRows:
@@ -49,3 +66,9 @@ class StaticRows:
         eps = target.config.norm_eps
         stand = Stand(places[:-1], seen, self._rotations, self._places, eps, self._tickets)
         return target.run(ids, self._kernels.ops(stand), self._taps)
+
+    def keep(self, accepted: Tensor) -> None:
+        """As in `ChainRows`: they lie in the cache already."""
+
+    def leave(self) -> None:
+        """As in `ChainRows`."""

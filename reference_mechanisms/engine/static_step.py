@@ -13,11 +13,10 @@ from typing import NamedTuple
 
 import torch
 
-from reference_mechanisms.engine.cache import KVCache
-from reference_mechanisms.engine.static_rows import StaticRows
+from reference_mechanisms.engine.static_rows import ChainRows
+from reference_mechanisms.engine.target import Target
 from reference_mechanisms.kernels.step.choice import Kernels
 from reference_mechanisms.kernels.step.settling import new_turn
-from reference_mechanisms.targets.llama import LlamaTarget
 
 
 class Report(NamedTuple):
@@ -35,26 +34,28 @@ class VerifyStep:
 
     def __init__(
         self,
-        target: LlamaTarget,
-        cache: KVCache,
+        target: Target,
+        forward: ChainRows,
         *,
         rows: int,
         drafts: int,
         taps: Sequence[int],
         kernels: Kernels,
+        decides: bool = True,
     ) -> None:
         """Allocate the buffers.
 
         Args:
             target: the model.
-            cache: of one slot, with room for `rows` positions behind the longest sequence.
+            forward: its rows.
             rows: of every step.
             drafts: most draft tokens of a step, below `rows`.
             taps: layers whose output is wanted.
             kernels: of the step.
+            decides: what is accepted is kept; else the host decides and commits.
         """
         self._target, self._settle, self._drafts = target, kernels.settle, drafts
-        self._forward = StaticRows(target, cache, rows, taps, kernels)
+        self.forward, self._decides = forward, decides
         config, device = target.config, target.device
         self.rows = rows
 
@@ -72,11 +73,13 @@ class VerifyStep:
     @torch.inference_mode()
     def __call__(self) -> None:
         """Run all rows, accept greedily, move on."""
-        forward = self._forward(self.ids, self.start)
+        forward = self.forward(self.ids, self.start)
         self.logits = self._target.logits(forward.hidden)
         if forward.taps:
             self.tapped = torch.cat(forward.taps, dim=-1)
         self._settle(self.logits, self._turn, self._drafts)
+        if self._decides:
+            self.forward.keep(self.accepted)
 
     @torch.inference_mode()
     def load(self, token_ids: Sequence[int], start: int, *, drafted: int, limit: int) -> None:

@@ -7,13 +7,14 @@ that one recorded program verifies every tree of so many rows and levels.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import NamedTuple
+from typing import NamedTuple, Protocol
 
 import torch
 from torch import Tensor
 
 from reference_mechanisms.engine.cache import KVCache
-from reference_mechanisms.kernels.step.trees import TreeKernels, TreeStand, new_tree_turn
+from reference_mechanisms.engine.target import Forward, Target
+from reference_mechanisms.kernels.step.trees import TreeKernels, TreeStand, TreeTurn, new_tree_turn
 from reference_mechanisms.targets.llama import LlamaTarget
 from reference_mechanisms.verification.tree import PADDING
 
@@ -30,13 +31,63 @@ class TreeReport(NamedTuple):
     finite: list[int]  # whether the largest logit of each row is a number
 
 
+class TreeRows(Protocol):
+    """A fixed number of rows of a tree through a target; `DenseTreeRows`, `static_hybrid.HybridTreeRows`."""
+
+    def __call__(self, turn: TreeTurn) -> Forward:
+        """Run all rows of a turn that is laid out."""
+        ...
+
+    def keep(self, turn: TreeTurn) -> None:
+        """Make the accepted path of a settled turn part of what is cached."""
+        ...
+
+    def leave(self) -> None:
+        """The rows that ran may be committed by the host."""
+        ...
+
+
+class DenseTreeRows:
+    """Of a target with attention layers only."""
+
+    def __init__(
+        self, target: LlamaTarget, cache: KVCache, taps: Sequence[int], kernels: TreeKernels
+    ) -> None:
+        """Allocate the constants.
+
+        Args:
+            target: the model.
+            cache: of one slot.
+            taps: layers whose output is wanted.
+            kernels: of the step.
+        """
+        self._target, self._taps, self._kernels = target, tuple(taps), kernels
+        self._places = cache.window(0, 0, cache.capacity)
+        self._rotations = target.rotations  # kept: a larger cache gives the target another table
+
+    @torch.inference_mode()
+    def __call__(self, turn: TreeTurn) -> Forward:
+        """As in `TreeRows`."""
+        eps = self._target.config.norm_eps
+        stand = TreeStand(turn.start, turn.depths, turn.paths, self._rotations, self._places, eps)
+        return self._target.run(turn.ids, self._kernels.ops(stand), self._taps)
+
+    @torch.inference_mode()
+    def keep(self, turn: TreeTurn) -> None:
+        """As in `TreeRows`."""
+        self._kernels.move(self._places, turn)
+
+    def leave(self) -> None:
+        """As in `TreeRows`: they lie in the cache already."""
+
+
 class TreeStep:
     """Buffers and program; calling it runs one step and, if it decides, moves on by what was accepted."""
 
     def __init__(
         self,
-        target: LlamaTarget,
-        cache: KVCache,
+        target: Target,
+        forward: TreeRows,
         *,
         rows: int,
         levels: int,
@@ -48,17 +99,15 @@ class TreeStep:
 
         Args:
             target: the model.
-            cache: of one slot, with room for `rows` positions behind the longest sequence.
+            forward: its rows.
             rows: of every step, the anchor's among them.
             levels: of the deepest tree.
             taps: layers whose output is wanted.
             kernels: of the step.
-            decides: the accepted path is brought together in the cache; else the host decides what is
-                accepted, and the rows stay where they are.
+            decides: the accepted path is kept; else the host decides what is accepted, and commits it.
         """
-        self._target, self._taps, self._kernels, self._decides = target, tuple(taps), kernels, decides
-        self._places = cache.window(0, 0, cache.capacity)
-        self._rotations = target.rotations  # kept: a larger cache gives the target another table
+        self._target, self._kernels, self._decides = target, kernels, decides
+        self.forward = forward
         config, device = target.config, target.device
         self.rows, self.levels = rows, levels
         self.turn = new_tree_turn(rows, levels, device)
@@ -73,16 +122,13 @@ class TreeStep:
         """Run all rows, accept greedily, move on."""
         turn, target = self.turn, self._target
         self._kernels.lay(turn)
-        stand = TreeStand(
-            turn.start, turn.depths, turn.paths, self._rotations, self._places, target.config.norm_eps
-        )
-        forward = target.run(turn.ids, self._kernels.ops(stand), self._taps)
+        forward = self.forward(turn)
         self.logits = target.logits(forward.hidden)
         if forward.taps:
             self.tapped = torch.cat(forward.taps, dim=-1)
         self._kernels.settle(self.logits, turn)
         if self._decides:
-            self._kernels.move(self._places, turn)
+            self.forward.keep(turn)
 
     @torch.inference_mode()
     def load(self, token_ids: Sequence[int], parents: Sequence[int], start: int, *, limit: int) -> None:

@@ -152,7 +152,7 @@ class DeltaMixer:
         states = {-1: root}
         outputs, writes = [], []
         for row, parent in enumerate(parents):
-            output, write, states[row] = self._step(states[parent], _one(inputs, row))
+            output, write, states[row] = self.step(states[parent], _one(inputs, row))
             outputs.append(output)
             writes.append(write)
             for done in (parent, row):
@@ -161,7 +161,13 @@ class DeltaMixer:
         stacked = Write(*(torch.stack(parts) for parts in zip(*writes, strict=True)))
         return torch.stack(outputs), Stash(stacked, inputs.raw)
 
-    def _step(self, state: DeltaState, row: DeltaInputs) -> tuple[Tensor, Write, DeltaState]:
+    def step(self, state: DeltaState, row: DeltaInputs) -> tuple[Tensor, Write, DeltaState]:
+        """One row behind a state: its output [value_heads x value_dim], what it writes, and the next state.
+
+        Args:
+            state: in front of the row; left as it is.
+            row: its inputs, as in `DeltaInputs` without the rows in front.
+        """
         sizes = self.sizes
         seen = torch.cat((state.window, row.raw[None]))
         mixed = F.silu((seen * self.weights.convolution).sum(0).to(row.raw.dtype))

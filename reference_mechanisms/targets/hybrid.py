@@ -10,7 +10,7 @@ import copy
 import dataclasses
 from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
@@ -63,6 +63,14 @@ class HybridLayer(NamedTuple):
     down: Linear
 
 
+class Mixing(NamedTuple):
+    """What the layers of one forward need to know of its rows."""
+
+    rotations: Tensor  # of each row, as `rope.rotate_` takes them
+    attend: Callable[[int, Tensor], Tensor]  # (attention layer, rotated qkv) -> attended
+    recur: Callable[[int, Any, DeltaInputs], Tensor]  # (recurrent layer, its mixer, inputs) -> outputs
+
+
 class HybridTarget:
     """A target on one device; it holds no sequence, those live in the cache."""
 
@@ -113,12 +121,23 @@ class HybridTarget:
             self._head = self._matrices.linear([(HEAD, config.vocab_size)], config.hidden_size, None)
         checkpoint.refuse_unused(RECOMPUTED, config.layout.others)
         self._window: Window | None = None
-        self._rotations = torch.empty(0)  # of every position of the largest cache, `rope.rotation_table`
+        self.rotations = torch.empty(0)  # of every position of the largest cache, `rope.rotation_table`
 
     @property
     def linear_kernel(self) -> str:
         """How linear layers are computed here, for the report."""
         return self._matrices.kernel
+
+    @property
+    def rows_round_alike(self) -> bool:
+        """Whether a product gives a row the same bits whatever the number of rows."""
+        return self._matrices.rows_round_alike
+
+    def straight_rotations(self, positions: int) -> Tensor:
+        """A table in the form of `rope.rotation_table` that leaves a head as it is."""
+        size = (positions, 1, self.config.head_dim)
+        ones = torch.ones(size, dtype=self.dtype, device=self.device)
+        return torch.stack((ones, torch.zeros_like(ones)), dim=1)
 
     def shallow(self, layers: int) -> HybridTarget:
         """The first so many layers under the final norm and the head, of the same weights: an early exit.
@@ -162,9 +181,9 @@ class HybridTarget:
             device=self.device,
             window=self._window,
         )
-        if kv.capacity > len(self._rotations):
+        if kv.capacity > len(self.rotations):
             table = rotation_table(config.rope, config.rotary_dim, kv.capacity, self.dtype)
-            self._rotations = table.to(self.device)
+            self.rotations = table.to(self.device)
         return HybridCache(kv, config.delta, config.kinds.count("linear_attention"))
 
     @torch.inference_mode()
@@ -182,19 +201,43 @@ class HybridTarget:
         Raises:
             ValueError: the rows do not continue the cache, or their parents are no tree.
         """
-        config = self.config
         cache.open(rows)
-        attention = attention_of(rows, cache.kv, config.heads, self.dtype)
-        rotations = self._rotations[torch.tensor(rows.positions, device=self.device)]
-        eps, hidden = config.norm_eps, self._embedding(torch.tensor(rows.token_ids, device=self.device))
+        attention = attention_of(rows, cache.kv, self.config.heads, self.dtype)
+
+        def recur(layer: int, mixer: DeltaForm, inputs: DeltaInputs) -> Tensor:
+            outputs, first = [], 0
+            for segment in rows.segments:
+                mine = DeltaInputs(*(part[first : first + segment.rows] for part in inputs))
+                root = cache.state(segment.slot, layer)
+                output, stash = mixer.verify(root, mine, cache.parents(segment.slot))
+                cache.leave(segment.slot, stash)
+                outputs.append(output)
+                first += segment.rows
+            return torch.cat(outputs)
+
+        rotations = self.rotations[torch.tensor(rows.positions, device=self.device)]
+        ids = torch.tensor(rows.token_ids, device=self.device)
+        return self.run(ids, Mixing(rotations, attention, recur), taps)
+
+    @torch.inference_mode()
+    def run(self, token_ids: Tensor, mixing: Mixing, taps: Sequence[int] = ()) -> Forward:
+        """All matrix products of a forward; how rows see each other is told by `mixing`.
+
+        Args:
+            token_ids: [rows].
+            mixing: of the rows.
+            taps: as in `forward`.
+        """
+        config = self.config
+        eps, hidden = config.norm_eps, self._embedding(token_ids)
         seen = {-1: hidden}
         ran = dict.fromkeys(config.kinds, 0)  # layers of each kind
         for number, (kind, layer) in enumerate(zip(config.kinds, self._layers, strict=True)):
             normed = centred_norm(hidden, layer.input_norm, eps)
             if isinstance(layer.mixing, DeltaLayer):
-                mixed = self._recur(layer.mixing, normed, rows, cache, ran[kind])
+                mixed = self._recur(layer.mixing, normed, mixing, ran[kind])
             else:
-                mixed = self._attend(layer.mixing, normed, rotations, attention, ran[kind])
+                mixed = self._attend(layer.mixing, normed, mixing, ran[kind])
             ran[kind] += 1
             hidden = hidden + mixed
             gate, up = layer.gate_up(centred_norm(hidden, layer.post_norm, eps)).chunk(2, dim=-1)
@@ -214,29 +257,12 @@ class HybridTarget:
         """Logits [rows, vocabulary] in the target's own type, from rows of `Forward.hidden`."""
         return self._head(hidden)
 
-    def _recur(
-        self, layer: DeltaLayer, normed: Tensor, rows: Rows, cache: HybridCache, number: int
-    ) -> Tensor:
+    def _recur(self, layer: DeltaLayer, normed: Tensor, mixing: Mixing, number: int) -> Tensor:
         split = _split_packed if self.config.layout.packed else _split_separate
         inputs = split(layer.projections(normed), self.config.delta)
-        outputs, first = [], 0
-        for segment in rows.segments:
-            mine = DeltaInputs(*(part[first : first + segment.rows] for part in inputs))
-            root = cache.state(segment.slot, number)
-            output, stash = layer.mixer.verify(root, mine, cache.parents(segment.slot))
-            cache.leave(segment.slot, stash)
-            outputs.append(output)
-            first += segment.rows
-        return layer.output(torch.cat(outputs))
+        return layer.output(mixing.recur(number, layer.mixer, inputs))
 
-    def _attend(
-        self,
-        layer: AttentionLayer,
-        normed: Tensor,
-        rotations: Tensor,
-        attention: Callable[[int, Tensor], Tensor],
-        number: int,
-    ) -> Tensor:
+    def _attend(self, layer: AttentionLayer, normed: Tensor, mixing: Mixing, number: int) -> Tensor:
         config, count = self.config, len(normed)
         projected = layer.qkv(normed).view(count, 2 * (config.heads + config.kv_heads), config.head_dim)
         doubled, kv = torch.split(projected, [2 * config.heads, 2 * config.kv_heads], dim=1)
@@ -245,8 +271,8 @@ class HybridTarget:
         qkv = torch.cat((query, kv), dim=1)
         rotated = qkv[:, : -config.kv_heads]
         rotated.copy_(centred_norm(rotated, layer.qk_norm, config.norm_eps))
-        rotate_(rotated[..., : config.rotary_dim], rotations)
-        attended = attention(number, qkv).view(gate.shape)
+        rotate_(rotated[..., : config.rotary_dim], mixing.rotations)
+        attended = mixing.attend(number, qkv).view(gate.shape)
         return layer.output((attended * gate.sigmoid()).flatten(1))
 
 

@@ -14,6 +14,8 @@ from torch import Tensor
 from reference_mechanisms.kernels.weight12.arrange import Arranged, arrange_raw
 from reference_mechanisms.targets.checkpoint import Checkpoint
 from reference_mechanisms.targets.config import read_config
+from reference_mechanisms.targets.hybrid import HybridTarget
+from reference_mechanisms.targets.hybrid_config import read_hybrid_config
 from reference_mechanisms.targets.llama import LlamaTarget
 from reference_mechanisms.targets.matrices import Linear, PlainMatrices, Source
 from reference_mechanisms.weight12 import product
@@ -65,6 +67,17 @@ def load_streamed_llama(folder: Path, device: torch.device) -> LlamaTarget:
     config = read_config(folder)
     with torch.inference_mode(), Checkpoint(folder) as checkpoint:
         return LlamaTarget(config, checkpoint, torch.bfloat16, device, RawMatrices(checkpoint, device))
+
+
+def load_streamed_hybrid(folder: Path, device: torch.device) -> HybridTarget:
+    """The same for a hybrid one.
+
+    Raises:
+        TargetError: the folder is no complete checkpoint of a hybrid architecture.
+    """
+    config = read_hybrid_config(folder)
+    with torch.inference_mode(), Checkpoint(folder) as checkpoint:
+        return HybridTarget(config, checkpoint, torch.bfloat16, device, RawMatrices(checkpoint, device))
 
 
 def raw_linear(weight: Tensor, bias: Tensor | None = None) -> RawLinear:

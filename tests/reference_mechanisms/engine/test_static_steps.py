@@ -5,6 +5,8 @@ from __future__ import annotations
 import dataclasses
 from collections.abc import Iterator, Sequence
 from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
 
 import pytest
 import torch
@@ -24,7 +26,6 @@ from reference_mechanisms.errors import RequestError, TargetError
 from reference_mechanisms.request import Event, Request, Sampling
 from reference_mechanisms.targets.linear import prepacks
 from reference_mechanisms.targets.llama import KEY_BUCKET, LlamaTarget, load_llama
-from reference_mechanisms.targets.loading import load_target
 from reference_mechanisms.verification.chain import Verified, verify_choices
 from tests.reference_mechanisms.drafters.networks import dspark
 from tests.reference_mechanisms.engine.forcing import Script, ScriptedDrafter, ScriptedStatic, ids_of
@@ -317,7 +318,7 @@ def test_logits_that_are_no_numbers_are_refused(folder: Path) -> None:
         lane.verify((3,), 0)
 
 
-def test_a_target_with_recurrent_layers_is_refused(hybrid_folder: Path) -> None:
-    hybrid = load_target(hybrid_folder, torch.float32, CPU)
-    with pytest.raises(TargetError, match="this one has recurrent layers; give the arm graphs = false"):
-        Lanes(hybrid, 32, Static(8, Graphs(CPU)))
+def test_a_target_of_another_kind_is_refused(target: LlamaTarget) -> None:
+    other: Any = SimpleNamespace(device=CPU, config=target.config)
+    with pytest.raises(TargetError, match="steps of fixed shape know dense and hybrid targets only"):
+        Lanes(other, 32, Static(8, Graphs(CPU)))

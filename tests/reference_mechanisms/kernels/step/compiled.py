@@ -24,7 +24,7 @@ LAYER = dict.fromkeys(("qkv", "gains", "table", "place", "out"), BF16)
 LAYER |= {"positions": WHOLE, "parts": WIDE, "tickets": "*i32", **SEEN}
 LAYERED = CHUNKS | {"HALF": 64, "KV": 8, "NORMS": True, "BATCH": 8}
 # Kernel, types of its pointers, its constants, warps. Whatever is left are whole numbers, but for these.
-FRACTIONS = ("eps", "scale")
+FRACTIONS = ("eps", "scale", "unit_eps")
 KERNELS: tuple[tuple[Any, dict[str, str], dict[str, Any], int], ...] = (
     (
         fused._add_norm,

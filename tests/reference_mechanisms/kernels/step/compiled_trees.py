@@ -1,12 +1,18 @@
-"""The kernels of trees, for `compiled.py`."""
+"""The kernels of trees and of recurrent layers, for `compiled.py`."""
 
 from __future__ import annotations
 
 from typing import Any
 
-from reference_mechanisms.kernels.step import fused_candidates, fused_tree_attention, fused_trees
+from reference_mechanisms.kernels.step import (
+    fused_candidates,
+    fused_delta,
+    fused_tree_attention,
+    fused_trees,
+)
 
 BF16, WIDE, DOUBLE, WHOLE = "*bf16", "*fp32", "*fp64", "*i64"
+DELTA = {"KERNEL": 4, "REPEATS": 3, "HEADS": 48, "KEY": 128, "VALUE": 128, "KEYS": 128, "VALUES": 128}
 TREE_KERNELS: tuple[tuple[Any, dict[str, str], dict[str, Any], int], ...] = (
     (
         fused_tree_attention._attend_tree,
@@ -52,6 +58,22 @@ TREE_KERNELS: tuple[tuple[Any, dict[str, str], dict[str, Any], int], ...] = (
         fused_candidates._best_of_row,
         {"keys": WHOLE, "tops": WIDE, "sums": WIDE, "ids": WHOLE, "worth": WIDE},
         {"COUNT": 64, "KEYS": 2048, "PARTS": 32},
+        8,
+    ),
+    (
+        fused_delta._recur,
+        dict.fromkeys(("raw", "z", "b", "a", "bias", "gains", "window", "out", "log_value", "log_raw"), BF16)
+        | dict.fromkeys(("weights", "rate", "memory", "states", "log_key", "log_beta", "log_decay"), WIDE)
+        | {"above": WHOLE, "windows": WHOLE},
+        DELTA | {"ROWS": 16},
+        8,
+    ),
+    (
+        fused_delta._replay_rows,
+        dict.fromkeys(("windows", "log_value", "log_raw"), BF16)
+        | dict.fromkeys(("memories", "log_key", "log_beta", "log_decay"), WIDE)
+        | {"path": WHOLE, "kept_at": WHOLE},
+        DELTA | {"ROWS": 16, "SPAN": 8, "RANGE": 4},
         8,
     ),
 )

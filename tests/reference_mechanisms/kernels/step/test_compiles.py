@@ -12,6 +12,7 @@ from pathlib import Path
 import pytest
 
 ROOT = Path(__file__).resolve().parents[4]
+WEIGHTED = {"_add_norm", "_recur"}  # read weights, which are always there, before they wait
 PRODUCTS = {"_attend_chunk", "_attend_layer", "_attend_tree"}
 
 pytestmark = pytest.mark.skipif(importlib.util.find_spec("triton") is None, reason="no Triton here")
@@ -31,14 +32,14 @@ def test_every_kernel_compiles(tmp_path: Path, capability: int) -> None:
     )
     assert ran.returncode == 0, ran.stderr[-2000:]
     found = json.loads(ran.stdout)
-    assert len(found) == 20
+    assert len(found) == 22
     for name, told in found.items():
         assert told["bytes"] > 1000
         # one wait, in front of everything that is written; the follower may come at once
         assert told["waits"] == told["lets"] == 1, name
         assert 0 < told["first_wait"] < told["first_store"], name
         # a weight is always there, and with `early` what earlier forwards wrote
-        assert told["first_wait"] < told["first_load"] or name == "_add_norm" or "early" in name, name
+        assert told["first_wait"] < told["first_load"] or name.split()[0] in WEIGHTED or "early" in name, name
         # the warp's own product, whatever the number of rows
         assert told["products"] == (name.split()[0] in PRODUCTS), name
         assert told["tickets"] == ("joins" in name), name

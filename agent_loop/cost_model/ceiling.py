@@ -24,7 +24,7 @@ from agent_loop.cost_model.floors import (
     sampling_floor_s,
     step_floor_s,
 )
-from agent_loop.cost_model.serving import from_chunks, with_steps
+from agent_loop.cost_model.serving import disagreement, from_chunks, with_steps
 from agent_loop.cost_model.stages import ATTENTION, LAUNCH, SAMPLING, WEIGHTS
 from agent_loop.cost_model.trees import TreePoint, best_trees, tree_points
 from agent_loop.records import Gap
@@ -35,6 +35,7 @@ from harness.records import Response
 FREE_DRAFTERS = ("null", "replay")  # kinds of arms whose drafts cost nothing
 MOST_DRAFTS = 16  # positions that the acceptance ceiling reckons with
 MEASURED, TRACED, FITTED, DERIVED = 1.0, 0.8, 0.7, 0.4  # confidence in a component; traced are a few steps
+AGREES = 0.1  # that a server's count may differ from what arrived; else half of the confidence goes
 ARRIVED = 0.7  # and what is left of it where steps are known by what arrived from a server
 
 
@@ -124,7 +125,7 @@ def ceiling(
         ),
     ]
     if arrived:
-        gaps = [_as_arrived(gap) for gap in gaps]
+        gaps = [_as_arrived(gap, disagreement(run, arm)) for gap in gaps]
     closable = sum(gap.closable_s for gap in gaps) or 1.0
     ranked = sorted(
         (msgspec.structs.replace(gap, share=gap.closable_s / closable) for gap in gaps),
@@ -259,11 +260,14 @@ def _emitted_before(response: Response) -> Iterator[int]:
         emitted += step.num_emitted_tokens
 
 
-def _as_arrived(gap: Gap) -> Gap:
+def _as_arrived(gap: Gap, missed: float | None) -> Gap:
+    """A gap whose steps are known by what arrived, held against the server's counters where there are any."""
+    told, kept = "steps by what arrived from the server", ARRIVED
+    if missed is not None:
+        told += f", {missed:.0%} off its count of accepted tokens"
+        kept *= 1.0 if missed <= AGREES else 0.5
     return msgspec.structs.replace(
-        gap,
-        confidence=round(gap.confidence * ARRIVED, 2),
-        basis=f"{gap.basis} (steps by what arrived from the server)",
+        gap, confidence=round(gap.confidence * kept, 2), basis=f"{gap.basis} ({told})"
     )
 
 

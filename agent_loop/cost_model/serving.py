@@ -30,6 +30,21 @@ def from_chunks(run: StoredRun, arm: str) -> bool:
     return any(one.arm == arm and one.chunks for one in run.responses)
 
 
+def disagreement(run: StoredRun, arm: str) -> float | None:
+    """Share by which accepted tokens of `with_steps` miss what the server counted; None where it does not.
+
+    A server's counters are those of its last launch, whose responses are compared. What was accepted behind
+    the end of an output was counted there and never arrived, so a few per cent are no fault.
+    """
+    counted = (told_of(run.report, run.job.plan.arm(arm)).get("counters") or {}).get("num_accepted_tokens")
+    if not counted:
+        return None
+    last = run.job.plan.measure.launches - 1
+    mine = [one for one in run.responses if one.arm == arm and one.launch == last]
+    accepted = sum(step.num_accepted_tokens for one in mine for step in one.steps)
+    return abs(accepted - int(counted)) / int(counted)
+
+
 def _drafts(run: StoredRun, name: str) -> int:
     """Draft tokens of a step: by the server's setting, by its counters, else the most that were accepted."""
     arm = run.job.plan.arm(name)

@@ -13,7 +13,7 @@ from agent_loop.cost_model.ceiling import ceiling
 from agent_loop.cost_model.floors import Machine, ModelSize
 from agent_loop.cost_model.profiling import ProfileSpec, Traced
 from agent_loop.cost_model.profiling import main as trace_process
-from agent_loop.cost_model.serving import from_chunks, with_steps
+from agent_loop.cost_model.serving import disagreement, from_chunks, with_steps
 from agent_loop.cost_model.stages import stages_of
 from agent_loop.cost_model.trees import best_trees, tree_points
 from harness.codec import canonical_json, from_json
@@ -181,6 +181,24 @@ def test_a_real_vllm_run_has_gaps(name: str) -> None:
     assert "what arrived from the server" in told["weights"].basis
     assert sum(gap.share for gap in found.gaps) == pytest.approx(1.0)
     assert found.speedup > 1.0
+
+
+def test_what_arrived_is_held_against_what_the_server_counted() -> None:
+    run = load_run(REPORTS / "2026-12-02-compare-vllm-h200/managed-float32")
+    missed = disagreement(with_steps(run), "stock")
+    assert missed is not None
+    assert 0.0 < missed < 0.05
+    assert disagreement(with_steps(run), "ar") is None  # nothing is speculated there
+    good = ceiling(run, "stock", MACHINE, MODEL)
+    backend = run.job.plan.arm("stock").backend
+    told = json.loads(json.dumps(run.report.backends))
+    told[backend]["arms"]["stock"]["counters"]["num_accepted_tokens"] *= 2
+    bad = ceiling(
+        run._replace(report=msgspec.structs.replace(run.report, backends=told)), "stock", MACHINE, MODEL
+    )
+    first, second = good.gaps[0], next(gap for gap in bad.gaps if gap.component == good.gaps[0].component)
+    assert second.confidence == pytest.approx(first.confidence / 2, abs=0.01)
+    assert "51% off its count" in second.basis
 
 
 def treed() -> StoredRun:

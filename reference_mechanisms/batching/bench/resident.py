@@ -10,7 +10,7 @@ from typing import NamedTuple
 import torch
 
 from reference_mechanisms.batching.batcher import Batcher, Drafts
-from reference_mechanisms.batching.bench.lines import Served
+from reference_mechanisms.batching.bench.lines import Served, Tally
 from reference_mechanisms.batching.bench.replaying import Known, ReplayedBatch, Silent
 from reference_mechanisms.batching.bench.requests import Work, request_set
 from reference_mechanisms.batching.costs import StepCosts
@@ -117,6 +117,8 @@ class Resident:
         self.learn(settings, count)
         works = [work.cut(tokens) for work in self._works[:count]]
         found, served = self._decoded(variant, settings, works)
+        if served is None:
+            raise MechanismError("no request to serve")
         self._hold_same(variant, works, found)
         return served
 
@@ -147,21 +149,22 @@ class Resident:
     @torch.inference_mode()
     def _decoded(
         self, variant: str, settings: BatchSettings, works: Sequence[Work], *, capture: bool = False
-    ) -> tuple[list[_Decoded], Served]:
-        """What each request became, and the times of all."""
+    ) -> tuple[list[_Decoded], Served | None]:
+        """What each request became, and the times of all; None of no request."""
         if not works:
-            return [], Served(concurrency=settings.slots, requests=0, tokens=0, wall_s=0.0)
+            return [], None
         engine = self._engine(variant, settings)
         requests = [_request(number, work, capture=capture) for number, work in enumerate(works)]
         tokens: dict[str, list[int]] = {request.name: [] for request in requests}
         hashes: dict[str, str | None] = {}
         verifications = drafted = accepted = steps = 0
         began = self._clock()
+        tally = Tally(len(works), settings.slots, began / 1e9)
         for request in requests:
             engine.submit(request)
         while engine.busy:
-            verified = False
-            for name, event in engine.step():
+            verified, outcomes = False, engine.step()
+            for name, event in outcomes:
                 if isinstance(event, RequestError):
                     raise event
                 tokens[name] += event.token_ids
@@ -172,6 +175,12 @@ class Resident:
                 if event.finish_reason is not None:
                     hashes[name] = event.logits_sha256
             steps += verified
+            events = [event for _, event in outcomes if not isinstance(event, RequestError)]
+            tally.count(
+                sum(len(event.token_ids) for event in events),
+                ended=sum(event.finish_reason is not None for event in events),
+                now_s=self._clock() / 1e9,
+            )
         if self._parts.target.device.type == "cuda":
             torch.cuda.synchronize(self._parts.target.device)
         wall = (self._clock() - began) / 1e9
@@ -179,8 +188,10 @@ class Resident:
             concurrency=settings.slots,
             requests=len(works),
             variant=variant,
-            tokens=sum(map(len, tokens.values())),
+            tokens=tally.tokens,
             wall_s=wall,
+            full_tokens=tally.full[0],
+            full_s=tally.full[1],
             verifications=verifications if drafted else None,
             drafted=drafted if drafted else None,
             accepted=accepted if drafted else None,

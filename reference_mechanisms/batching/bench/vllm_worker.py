@@ -12,7 +12,7 @@ from typing import Any
 
 import msgspec
 
-from reference_mechanisms.batching.bench.lines import Served, Wanted
+from reference_mechanisms.batching.bench.lines import Served, Tally, Wanted
 from reference_mechanisms.batching.bench.requests import request_set
 from reference_mechanisms.batching.traces.format import Trace, read_traces
 from reference_mechanisms.weight12.plugin.step_times import worker
@@ -67,23 +67,38 @@ def serve(llm: Any, asked: Asked, traces: tuple[Trace, ...], wanted: Wanted) -> 
         RuntimeError: this vLLM's scheduler cannot be told how many requests to run.
     """
     from vllm import SamplingParams  # noqa: PLC0415
+    from vllm.sampling_params import RequestOutputKind  # noqa: PLC0415
 
     if asked.held:
-        told = llm.collective_rpc(hold_running, args=(wanted.concurrency,))
-        if told != [1]:
-            raise RuntimeError(f"schedulers found: {told}; give one --concurrency a run")
+        held = llm.collective_rpc(hold_running, args=(wanted.concurrency,))
+        if held != [1]:
+            raise RuntimeError(f"schedulers found: {held}; give one --concurrency a run")
     works = [
         work.cut(wanted.tokens)
         for work in request_set(traces, wanted.requests, worker.vocabulary_of(asked.arguments), asked.seed)
     ]
-    inputs = [{"prompt_token_ids": list(work.prompt)} for work in works]
-    sampling = [
-        SamplingParams(temperature=0.0, max_tokens=work.trace.tokens, ignore_eos=True, detokenize=False)
+    asked_for = [
+        (
+            {"prompt_token_ids": list(work.prompt)},
+            SamplingParams(
+                temperature=0.0,
+                max_tokens=work.trace.tokens,
+                ignore_eos=True,
+                detokenize=False,
+                output_kind=RequestOutputKind.DELTA,
+            ),
+        )
         for work in works
     ]
-    before = _counters(llm)
+    before, engine = _counters(llm), llm.llm_engine
     began = time.perf_counter()
-    outputs = llm.generate(inputs, sampling, use_tqdm=False)
+    tally = Tally(len(works), wanted.concurrency, began)
+    for number, (prompt, sampling) in enumerate(asked_for):
+        engine.add_request(f"{began}/{number}", prompt, sampling)
+    while engine.has_unfinished_requests():
+        told = engine.step()
+        emitted = sum(len(one.outputs[0].token_ids) for one in told)
+        tally.count(emitted, ended=sum(one.finished for one in told), now_s=time.perf_counter())
     wall = time.perf_counter() - began
     verifications, drafted, accepted = (
         None if one is None or two is None else two - one
@@ -93,8 +108,10 @@ def serve(llm: Any, asked: Asked, traces: tuple[Trace, ...], wanted: Wanted) -> 
         concurrency=wanted.concurrency,
         requests=wanted.requests,
         variant=wanted.variant,
-        tokens=sum(len(one.outputs[0].token_ids) for one in outputs),
+        tokens=tally.tokens,
         wall_s=wall,
+        full_tokens=tally.full[0],
+        full_s=tally.full[1],
         verifications=verifications,
         drafted=drafted,
         accepted=accepted,

@@ -45,6 +45,8 @@ def main(speed: float, drafts: int, behaviour: str) -> None:
                 "variant": wanted["variant"],
                 "tokens": requests * tokens,
                 "wall_s": 1.0 * (behaviour == "prefills") + requests * tokens / rate,
+                "full_tokens": tokens,
+                "full_s": tokens / rate,
                 **told,
             }
         )

@@ -198,7 +198,8 @@ def test_a_step_is_the_difference_of_two_request_sets(tmp_path: Path) -> None:
 
 def served(**changes: object) -> Served:
     fields: dict[str, object] = {"concurrency": 2, "requests": 2, "tokens": 8, "wall_s": 1.0}
-    return Served(**(fields | {"verifications": 4.0} | changes))  # type: ignore[arg-type]
+    full = {"full_tokens": 8, "full_s": changes.get("wall_s", 1.0), "verifications": 4.0}
+    return Served(**(fields | full | changes))  # type: ignore[arg-type]
 
 
 @pytest.mark.parametrize(

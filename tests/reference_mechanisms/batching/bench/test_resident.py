@@ -6,6 +6,7 @@ import itertools
 import pytest
 import torch
 
+from reference_mechanisms.batching.bench.lines import Tally
 from reference_mechanisms.batching.bench.replaying import Known, ReplayedBatch
 from reference_mechanisms.batching.bench.requests import request_set
 from reference_mechanisms.batching.bench.resident import (
@@ -34,6 +35,25 @@ def test_every_variant_emits_the_same_tokens(engine: Resident) -> None:
         assert found.tokens == small.REQUESTS * small.TOKENS, name
         assert (found.variant, found.concurrency, found.requests) == (name, small.SLOTS, small.REQUESTS)
         assert found.wall_s > 0
+
+
+def test_the_tail_of_a_set_is_not_counted() -> None:
+    tally = Tally(requests=4, concurrency=2, began_s=10.0)
+    tally.count(5, ended=1, now_s=11.0)
+    with pytest.raises(ValueError, match="no request has ended"):
+        _ = Tally(2, 1, 0.0).full
+    tally.count(6, ended=1, now_s=12.0)  # two are left: still as many as run at a time
+    tally.count(3, ended=1, now_s=13.0)
+    assert tally.full == (14, 3.0)
+    tally.count(9, ended=1, now_s=20.0)
+    assert (tally.tokens, tally.full) == (23, (14, 3.0))
+
+
+def test_the_full_load_is_a_part_of_the_whole(engine: Resident) -> None:
+    found = engine.serve("everything", small.settings(2), small.REQUESTS)
+    assert 0 < found.full_s <= found.wall_s
+    # The last two are under way when it ends.
+    assert (small.REQUESTS - 1) * small.TOKENS < found.full_tokens < found.tokens
 
 
 def test_outputs_can_be_cut(engine: Resident) -> None:

@@ -118,7 +118,14 @@ def test_the_worker_answers_each_line_and_tells_its_failure() -> None:
     def serve(wanted: Wanted) -> Served:
         if wanted.requests > 9:
             raise MechanismError("too many")
-        return Served(concurrency=wanted.concurrency, requests=wanted.requests, tokens=5, wall_s=0.5)
+        return Served(
+            concurrency=wanted.concurrency,
+            requests=wanted.requests,
+            tokens=5,
+            wall_s=0.5,
+            full_tokens=4,
+            full_s=0.4,
+        )
 
     lines = b"".join(
         msgspec.json.encode(Wanted(concurrency=2, requests=count)) + b"\n" for count in (4, 99, 1)

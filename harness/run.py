@@ -30,6 +30,7 @@ from harness.records import Prompt, PromptLine, PromptSet, Response
 from harness.report.build import write_report
 from harness.report.console import closing_table
 from harness.results import Report
+from harness.stats.speedup import check_spec
 from harness.storage import file_digest, locked, write_lines
 from harness.telemetry import Telemetry
 from harness.tokenize import PromptTokenizer
@@ -84,11 +85,13 @@ def execute(
         The report and the closing table for the console.
 
     Raises:
-        UsageError: the plan is labelled full and too small for a claim.
+        UsageError: the plan is labelled full and too small for a claim, or no interval can be made by its
+            `stats`.
         HarnessError: the run could not be made; what was measured stays for --resume.
     """
     if lacking := "; ".join(too_few(job.plan)):
         raise UsageError(f"plan {job.plan.name}: {lacking}; raise it or label the plan smoke")
+    check_spec(job.plan.stats)  # before anything is measured
     folder = RunFolder(out)
     with locked(out):
         run_folder.claim(folder, job, mode)

@@ -32,12 +32,34 @@ def load_run(root: Path) -> StoredRun:
         DataError: naming the file and the field that cannot be read.
     """
     folder = RunFolder(root)
-    return StoredRun(
+    run = StoredRun(
         job=_one(folder.job, Job),
         prompts=tuple(read_lines(folder.prompts, PromptLine)),
         responses=tuple(read_lines(folder.responses, Response)),
         report=_one(folder.report_json, Report),
     )
+    _hold_names(run, root)
+    return run
+
+
+def _hold_names(run: StoredRun, root: Path) -> None:
+    """Hold that the files speak of the same prompts and arms: they are looked up by name everywhere."""
+    arms = {arm.name for arm in run.job.plan.arms}
+    prompts = {line.prompt.prompt_id for line in run.prompts}
+    for number, response in enumerate(run.responses, 1):
+        if response.prompt_id not in prompts:
+            raise DataError(
+                f"{root / 'responses.jsonl'} line {number}: prompt {response.prompt_id!r:.80} is not in "
+                "prompts.jsonl"
+            )
+        if response.arm not in arms:
+            raise DataError(
+                f"{root / 'responses.jsonl'} line {number}: job.json has no arm {response.arm!r:.80}"
+            )
+    own = {arm.name for arm in run.report.job.plan.arms}
+    strange = next((arm.name for arm in run.report.arms if arm.name not in arms & own), None)
+    if strange is not None:
+        raise DataError(f"{root / 'report.json'}: `arms` holds {strange!r:.80}, which its plan has not")
 
 
 def _one(path: Path, kind: type[R]) -> R:

@@ -160,6 +160,7 @@ def said(capsys: pytest.CaptureFixture[str]) -> Say:
         ),
         pytest.param("max_tokens = 8", 'max_tokens = "8"', ("max_tokens", "int"), id="wrong type"),
         pytest.param("max_tokens = 8", "max_tokens = 0", ("max_tokens", "at least 1"), id="out of range"),
+        pytest.param("resamples = 100", "resamples = 1", ("resamples", "at least"), id="too few resamples"),
         pytest.param('kind = "ar"', 'kind = "auto"', ("kind", "auto"), id="unknown kind"),
         pytest.param("[oracle]", "[oracle", ("not valid TOML",), id="no TOML"),
         pytest.param(

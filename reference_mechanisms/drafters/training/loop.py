@@ -8,7 +8,6 @@ the networks are small, and launching their kernels one by one took longer than 
 from __future__ import annotations
 
 import contextlib
-import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
@@ -23,7 +22,7 @@ from reference_mechanisms.drafters.training.corpus import Corpus
 from reference_mechanisms.drafters.training.forwards import Batch, trained_on
 from reference_mechanisms.drafters.training.head_loss import Taught, taught_by
 from reference_mechanisms.drafters.training.losses import Ends, loss_of, position_weights
-from reference_mechanisms.drafters.training.optimizing import Mover, Optimizing
+from reference_mechanisms.drafters.training.optimizing import Mover, Optimizing, share_of
 from reference_mechanisms.targets.training.teaching import AnyTeacher
 
 _WARM_UPS = 3  # eager steps in front of a recording; their effect is taken back
@@ -40,11 +39,8 @@ class Schedule:
     seed: int = 1
 
     def share(self, step: int) -> float:
-        """Share of the highest learning rate at a step: a linear warm-up, then a cosine to zero."""
-        warm = max(1, round(self.warmup * self.steps))
-        if step < warm:
-            return (step + 1) / warm
-        return (1 + math.cos(math.pi * (step - warm) / max(1, self.steps - warm))) / 2
+        """Of the highest learning rate at a step, by `optimizing.share_of`."""
+        return share_of(step, self.steps, self.warmup)
 
 
 class Student:

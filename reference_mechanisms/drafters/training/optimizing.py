@@ -7,6 +7,7 @@ recorded and replayed.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
@@ -28,6 +29,20 @@ class Optimizing:
     betas: tuple[float, float] = (0.9, 0.95)
     momentum: float = 0.95
     clip: float = 1.0  # norm of the whole gradient
+
+
+def share_of(step: int, steps: int, warmup: float) -> float:
+    """Share of the highest rates at a step: a linear warm-up, then a cosine to zero.
+
+    Args:
+        step: from 0.
+        steps: of the training.
+        warmup: share of the steps.
+    """
+    warm = max(1, round(warmup * steps))
+    if step < warm:
+        return (step + 1) / warm
+    return (1 + math.cos(math.pi * (step - warm) / max(1, steps - warm))) / 2
 
 
 class Mover:

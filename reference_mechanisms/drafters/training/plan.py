@@ -5,13 +5,13 @@ Every field has the meaning of the record it fills; unknown ones are refused.
 
 from __future__ import annotations
 
-import tomllib
 from pathlib import Path
 from typing import Literal
 
 import msgspec
 
 from reference_mechanisms.errors import DrafterError
+from reference_mechanisms.tomlfile import read_toml
 
 
 class DrafterSpec(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
@@ -82,16 +82,7 @@ def load_plan(path: Path) -> TrainingPlan:
     Raises:
         DrafterError: naming the file and the field.
     """
-    try:
-        plan = msgspec.convert(tomllib.loads(path.read_text(encoding="utf-8")), TrainingPlan)
-    except OSError as error:
-        raise DrafterError(f"cannot read {path}: {error.strerror}") from None
-    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
-        raise DrafterError(f"{path} is not TOML: {error}") from None
-    except msgspec.ValidationError as error:
-        raise DrafterError(
-            f"{path}: {error}; see `reference_mechanisms/drafters/training/README.md`"
-        ) from None
+    plan = read_toml(path, TrainingPlan, DrafterError, "`reference_mechanisms/drafters/training/README.md`")
     for field, value in _counts(plan).items():
         if value < 1:
             raise DrafterError(f"{path}: `{field}` must be at least 1, got {value}")

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import tomllib
 from pathlib import Path
 
 import msgspec
 
 from reference_mechanisms.errors import TargetError
+from reference_mechanisms.tomlfile import read_toml
 
 
 class Sizes(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
@@ -63,14 +63,7 @@ def load_hybrid_plan(path: Path) -> HybridPlan:
     Raises:
         TargetError: naming the file and the field.
     """
-    try:
-        plan = msgspec.convert(tomllib.loads(path.read_text(encoding="utf-8")), HybridPlan)
-    except OSError as error:
-        raise TargetError(f"cannot read {path}: {error.strerror}") from None
-    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
-        raise TargetError(f"{path} is not TOML: {error}") from None
-    except msgspec.ValidationError as error:
-        raise TargetError(f"{path}: {error}; see reference_mechanisms/targets/training/plan.py") from None
+    plan = read_toml(path, HybridPlan, TargetError, "reference_mechanisms/targets/training/plan.py")
     for part in (plan.sizes, plan.pretraining, plan.writing):
         for field, value in msgspec.structs.asdict(part).items():
             if value <= 0:

@@ -6,7 +6,6 @@ and launching its kernels one by one takes longer than running them.
 
 from __future__ import annotations
 
-import math
 import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
@@ -17,7 +16,7 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from reference_mechanisms.drafters.training.corpus import Corpus
-from reference_mechanisms.drafters.training.optimizing import Mover, Optimizing
+from reference_mechanisms.drafters.training.optimizing import Mover, Optimizing, share_of
 from reference_mechanisms.targets.training.network import HybridNetwork
 from reference_mechanisms.targets.training.plan import Pretraining
 
@@ -42,14 +41,6 @@ def draw(corpus: Corpus, spec: Pretraining, seed: int, step: int) -> np.ndarray:
     index = (begins[:, None] + np.arange(needed)) % len(corpus.token_ids)
     found: np.ndarray = corpus.token_ids[index].astype(np.int64)
     return found
-
-
-def share(step: int, steps: int, warmup: float) -> float:
-    """Of the highest rates: a linear warm-up, then a cosine to zero."""
-    warm = max(1, round(warmup * steps))
-    if step < warm:
-        return (step + 1) / warm
-    return (1 + math.cos(math.pi * (step - warm) / max(1, steps - warm))) / 2
 
 
 class Learner:
@@ -121,7 +112,7 @@ def pretrain(
     tried = clock()
     step = 0
     while step < steps:
-        one.mover.share.fill_(share(step, steps, spec.warmup))
+        one.mover.share.fill_(share_of(step, steps, spec.warmup))
         move(batch(step))
         step += 1
         if step == TRIAL and seconds is not None:

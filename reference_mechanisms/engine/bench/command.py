@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 import hashlib
 import importlib.util
+import json
 import sys
 import time
 from collections.abc import Callable
@@ -67,6 +68,12 @@ def register(
     )
     bench.add_argument("--seed", type=int, default=0)
     bench.set_defaults(run=guard(_bench))
+    guess = commands.add_parser(
+        "predict", help="steps on an RTX PRO 6000, predicted from those measured on an H200; needs no GPU"
+    )
+    guess.add_argument("summary", type=Path, metavar="FILE", help="summary.json of engine bench")
+    guess.add_argument("--out", type=Path, metavar="FILE", help="write the table as JSON too")
+    guess.set_defaults(run=guard(_predict))
     beside = commands.add_parser(
         "bench-vllm", help="the same beside vLLM: both resident, timed in turn, the Qwen3-8B shape"
     )
@@ -114,6 +121,29 @@ def _bench(options: argparse.Namespace) -> int:
     for weights in options.weights:
         _measure(options, weights, load, summary)
     return EXIT_FAILED if summary["logit_mismatches"] else EXIT_OK
+
+
+def _predict(options: argparse.Namespace) -> int:
+    from tabulate import tabulate  # noqa: PLC0415
+
+    from reference_mechanisms.engine.bench import engines, predicting  # noqa: PLC0415
+    from reference_mechanisms.errors import MechanismError  # noqa: PLC0415
+    from reference_mechanisms.targets.shapes import SHAPES, shape_config  # noqa: PLC0415
+
+    try:
+        summary = json.loads(options.summary.read_text())
+        target = str(summary["target"])
+    except (OSError, ValueError, KeyError, TypeError) as error:
+        raise MechanismError(f"{options.summary} is no summary of engine bench: {error}") from None
+    targets = {name: shape_config(name) for name in SHAPES}
+    found = predicting.predicted(summary, targets, engines.drafter_config(target))
+    if options.out is not None:
+        write_json(options.out, found)
+    rows = [(one["target"], one["weights"], one["mode"], one["step_ms"]) for one in found]
+    gpu, of = predicting.PREDICTED, predicting.MEASURED
+    print(f"{gpu.name}, predicted from {of.name}: {gpu.bytes_per_s / 1e12} TB/s as its data sheet says\n")
+    print(tabulate(rows, headers=("target", "weights", "mode", "ms a step, predicted"), tablefmt="github"))
+    return EXIT_OK
 
 
 def _bench_vllm(options: argparse.Namespace) -> int:

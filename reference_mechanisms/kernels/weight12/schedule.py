@@ -17,9 +17,13 @@ TILE = 64  # columns of a unit
 PASS_ROWS = 256  # of a CTA whose warps do not share columns
 SLOT_BYTES = {False: 1536 + 128, True: 2048}  # of 16 rows of a unit in a ring: packed with numbers, raw
 EIGHT_SLOT_BYTES = 1024  # of weights in eight bits
+STEP_PIECES = 16  # of the warps of a CTA together: a step takes a piece of each half
 MAX_PIECES = {8: 8, 16: 4}  # in a warp's ring, by warps of a CTA
-MIN_RING = 32 << 10  # bytes of the rings of a CTA: less does not keep memory busy
-GOOD_RING = 48 << 10
+# Bytes of the rings of a CTA, by its shared memory: less does not keep memory busy. A GPU with little of it
+# has less bandwidth a multiprocessor, too.
+LARGE_ROOM = 128 << 10
+MIN_RING = {True: 32 << 10, False: 16 << 10}
+GOOD_RING = {True: 48 << 10, False: 24 << 10}
 
 BLOCKS = (1, 2, 4, 8)  # blocks of 8 tokens that a kernel is compiled for
 MAX_TOKENS = 64
@@ -192,14 +196,15 @@ def fit(
 ) -> Variant | None:
     """The kernel of this layout with the largest rings; None if they would be too small."""
     best: tuple[bool, int, int] | None = None
+    large = room >= LARGE_ROOM
     slot = SLOT_BYTES[raw] if eight is None else EIGHT_SLOT_BYTES
     most = MAX_PIECES[warps] if eight is None else MAX_PIECES[warps] * 3 // 2  # as many bytes
     for batch in (max(1, MAX_BATCH // blocks), 1):
         rest = shared_bytes(found, blocks, batch, 0, raw=raw, bulk=way.bulk)
         pieces = min(most, (room - rest) // (warps * slot))
         ring = pieces * warps * slot
-        if ring >= MIN_RING:
-            best = max(best or (False, 0, 0), (ring >= GOOD_RING, batch, pieces))
+        if ring >= MIN_RING[large] and pieces * warps >= STEP_PIECES:
+            best = max(best or (False, 0, 0), (ring >= GOOD_RING[large], batch, pieces))
     if best is None:
         return None
     _, batch, pieces = best

@@ -11,9 +11,11 @@ from reference_mechanisms.kernels.weight12.schedule import (
     BLOCKS,
     CLUSTERS,
     HOPPER,
+    LARGE_ROOM,
     MIN_RING,
     NOMINAL_CTAS,
     SLOT_BYTES,
+    STEP_PIECES,
     WARPS,
     WAYS_BY_NAME,
     X_TILES,
@@ -82,8 +84,8 @@ def test_every_kernel_fits_its_device_with_rings_that_keep_memory_busy(
     for tokens in (1, 8, 9, 16, 17, 32, 33, 64):
         kernel = variant(split(*shape), tokens, raw=raw, room=room)
         assert kernel.shared_bytes <= room
-        assert kernel.warps * kernel.pieces * SLOT_BYTES[raw] >= MIN_RING
-        assert kernel.pieces >= 16 // kernel.warps  # a step takes a piece of each half
+        assert kernel.warps * kernel.pieces * SLOT_BYTES[raw] >= MIN_RING[room >= LARGE_ROOM]
+        assert kernel.pieces * kernel.warps >= STEP_PIECES
 
 
 @pytest.mark.parametrize("name", WAYS_BY_NAME)
@@ -109,7 +111,7 @@ def test_on_hopper_32_tokens_go_in_one_launch(model: str) -> None:
 def test_more_tokens_than_fit_at_once_are_taken_in_turns() -> None:
     found = split(4096, 12288)
     assert variant(found, 64, raw=False, room=HOPPER).blocks == 4
-    assert variant(found, 64, raw=False, room=BLACKWELL_RTX).blocks == 1
+    assert variant(found, 64, raw=False, room=BLACKWELL_RTX).blocks == 2
 
 
 def test_columns_that_fit_nowhere_are_refused() -> None:

@@ -138,8 +138,9 @@ def _plant(
     off = tl.load(off_spine)
     # Of each row: its path's log-probability, its level, its next child, and the path that this one gives.
     path = tl.zeros([RANGE], tl.float64)
-    depth, rank = tl.zeros([RANGE], tl.int32), tl.zeros([RANGE], tl.int32)
-    spine = (lane == 0).to(tl.int32)
+    depth = tl.zeros([RANGE], tl.int32)
+    # The next child's rank, and above its 16 bits whether only best tokens lead here: one reduction for both.
+    held = tl.where(lane == 0, 65536, 0)
     token = tl.zeros([RANGE], tl.int64)
     above = tl.full([RANGE], PADDING, tl.int32)
     ahead = tl.where(lane == 0, _worth(worth, 0, most > 0, off, True), float("-inf"))
@@ -150,16 +151,16 @@ def _plant(
         order = tl.where(ahead == best, depth * RANGE + lane, RANGE * RANGE)
         winner = tl.min(order, 0) % RANGE
         if best > float("-inf"):
-            its_rank, its_depth = _at(rank, lane, winner), _at(depth, lane, winner)
-            its_spine, its_path = _at(spine, lane, winner), _at(path, lane, winner)
+            its_depth, its_path = tl.min(order, 0) // RANGE, _at(path, lane, winner)
+            its_held = _at(held, lane, winner)
+            its_rank, its_spine = its_held % 65536, its_held // 65536
             at = its_depth * fan + its_rank
             token = tl.where(lane == node, tl.load(ids + at), token)
             above = tl.where(lane == node, winner, above)
             depth = tl.where(lane == node, its_depth + 1, depth)
             path = tl.where(lane == node, best, path)
             follows = its_spine * (its_rank == 0).to(tl.int32)
-            spine = tl.where(lane == node, follows, spine)
-            rank = tl.where(lane == winner, its_rank + 1, rank)
+            held = tl.where(lane == node, follows * 65536, tl.where(lane == winner, its_held + 1, held))
             sibling = its_path + _worth(worth, at + 1, its_rank + 1 < fan, off, its_spine > 0)
             child = best + _worth(worth, (its_depth + 1) * fan, its_depth + 1 < most, off, follows > 0)
             ahead = tl.where(lane == winner, sibling, tl.where(lane == node, child, ahead))

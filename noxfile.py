@@ -193,6 +193,10 @@ def h200_trees(session: nox.Session) -> None:
     session.run("specpilot-harness", "run", "h200-trees", "--out", out, *options)
     session.run("specpilot-harness", "run", "h200-trees-exact", "--out", f"{out}-exact", *options)
     words = ["drafters", "trees", out, "--exact", f"{out}-exact", "--figures", f"{scratch}/two-level.json"]
+    if pathlib.Path("reference_mechanisms/targets/shipped/small-hybrid/config.json").is_file():
+        for name in ("h200-trees-hybrid", "h200-trees-hybrid-exact"):
+            session.run("specpilot-harness", "run", name, "--out", f"reports/{name}", *options)
+        words += ["--hybrid", "reports/h200-trees-hybrid", "--exact", "reports/h200-trees-hybrid-exact"]
     session.run("specpilot-harness", *words, "--out", f"{out}/summary.json")
 
 

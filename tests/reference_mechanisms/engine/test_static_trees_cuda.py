@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
@@ -37,7 +38,7 @@ SAMPLING = Sampling(max_tokens=40)
 @pytest.fixture(scope="module")
 def folders(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
     at = tmp_path_factory.mktemp("cuda")
-    sizes = {"hidden_size": WIDTH, "num_hidden_layers": 3, "full_attention_interval": 2}
+    sizes: dict[str, Any] = {"hidden_size": WIDTH, "num_hidden_layers": 3, "full_attention_interval": 2}
     return {
         "dense": write_model(at / "dense", head_dim=32),  # as the Triton kernels take it
         "hybrid": write_hybrid(at / "hybrid", "qwen3_5", head_dim=32, initializer_range=0.2, **sizes),

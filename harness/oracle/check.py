@@ -18,7 +18,7 @@ from harness.oracle.compare import differences
 from harness.oracle.judge import Judged, common_length
 from harness.oracle.session import Stock, calibration_ids, judge_against, open_stock, stock_baseline
 from harness.oracle.statement import divergence_text, place
-from harness.oracle.stored import StoredRun, load_run
+from harness.oracle.stored import StoredRun, read_run
 from harness.progress import Reporter
 from harness.records import Prompt, PromptLine, Response
 from harness.results import SCHEMA_VERSION, ArmLosslessness, ArmResult, Losslessness, Report
@@ -68,7 +68,7 @@ def check_report(
         DataError: a file of the run cannot be read.
         ModelError: the target cannot be used.
     """
-    run = load_run(root)
+    run = read_run(root)
     problems = [*_plan_problems(run), *_schedule_problems(run), *_number_problems(run)]
     model = resolve_model(run.job.deployment.target, progress=reporter.note)
     tokenizer = PromptTokenizer(model.path)

@@ -26,10 +26,28 @@ class StoredRun(NamedTuple):
 
 
 def load_run(root: Path) -> StoredRun:
-    """Read report.json, job.json, prompts.jsonl and responses.jsonl of a run folder.
+    """Read what a run stored, and hold that its files speak of the same prompts and arms.
 
     Raises:
-        DataError: naming the file and the field that cannot be read.
+        DataError: naming the file and the field that cannot be read, or the line with a strange prompt or arm.
+    """
+    run = read_run(root)
+    arms = {arm.name for arm in run.job.plan.arms}
+    prompts = {line.prompt.prompt_id for line in run.prompts}
+    for number, response in enumerate(run.responses, 1):
+        place = f"{root / 'responses.jsonl'} line {number}"
+        if response.prompt_id not in prompts:
+            raise DataError(f"{place}: prompt {response.prompt_id!r:.80} is not in prompts.jsonl")
+        if response.arm not in arms:
+            raise DataError(f"{place}: job.json has no arm {response.arm!r:.80}")
+    return run
+
+
+def read_run(root: Path) -> StoredRun:
+    """Read what a run stored, for who looks at each response itself: `check` tells all that do not belong.
+
+    Raises:
+        DataError: naming the file and the field that cannot be read, or a strange arm of the report.
     """
     folder = RunFolder(root)
     run = StoredRun(
@@ -38,28 +56,11 @@ def load_run(root: Path) -> StoredRun:
         responses=tuple(read_lines(folder.responses, Response)),
         report=_one(folder.report_json, Report),
     )
-    _hold_names(run, root)
-    return run
-
-
-def _hold_names(run: StoredRun, root: Path) -> None:
-    """Hold that the files speak of the same prompts and arms: they are looked up by name everywhere."""
-    arms = {arm.name for arm in run.job.plan.arms}
-    prompts = {line.prompt.prompt_id for line in run.prompts}
-    for number, response in enumerate(run.responses, 1):
-        if response.prompt_id not in prompts:
-            raise DataError(
-                f"{root / 'responses.jsonl'} line {number}: prompt {response.prompt_id!r:.80} is not in "
-                "prompts.jsonl"
-            )
-        if response.arm not in arms:
-            raise DataError(
-                f"{root / 'responses.jsonl'} line {number}: job.json has no arm {response.arm!r:.80}"
-            )
-    own = {arm.name for arm in run.report.job.plan.arms}
-    strange = next((arm.name for arm in run.report.arms if arm.name not in arms & own), None)
+    arms = {arm.name for arm in run.job.plan.arms} & {arm.name for arm in run.report.job.plan.arms}
+    strange = next((arm.name for arm in run.report.arms if arm.name not in arms), None)
     if strange is not None:
         raise DataError(f"{root / 'report.json'}: `arms` holds {strange!r:.80}, which its plan has not")
+    return run
 
 
 def _one(path: Path, kind: type[R]) -> R:

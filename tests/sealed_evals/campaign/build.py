@@ -72,6 +72,8 @@ def arm_result(name: str, speedup: Interval | None, **fields: Any) -> ArmResult:
 def report(speedup: Interval | None, **fields: Any) -> Report:
     """A report of a confirmation, fine but for what is given."""
     job = stock_job(make_job(), 0.05, rows=8)
+    both = (*job.plan.arms, msgspec.structs.replace(job.plan.arms[0], name="candidate", kind="candidate"))
+    job = msgspec.structs.replace(job, plan=msgspec.structs.replace(job.plan, arms=both))
     usual: dict[str, Any] = {
         "schema_version": 1,
         "name": "known",

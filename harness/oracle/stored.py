@@ -29,7 +29,7 @@ def load_run(root: Path) -> StoredRun:
     """Read what a run stored, and hold that its files speak of the same prompts and arms.
 
     Raises:
-        DataError: naming the file and the field that cannot be read, or the line with a strange prompt or arm.
+        DataError: naming the file and the field that cannot be read, or the line with a strange name.
     """
     run = read_run(root)
     arms = {arm.name for arm in run.job.plan.arms}

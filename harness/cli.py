@@ -340,20 +340,14 @@ def _explain(options: argparse.Namespace) -> int:
 
 def _add_schema(commands: argparse._SubParsersAction[_Parser]) -> None:
     schema = commands.add_parser("schema", help="print the JSON Schema of a file format")
-    schema.add_argument("kind", choices=("plan", "deployment", "report", "response"))
+    schema.add_argument("kind", choices=("plan", "deployment", "report", "response", "claims"))
     schema.set_defaults(run=_schema)
 
 
 def _schema(options: argparse.Namespace) -> int:
-    import json  # noqa: PLC0415
+    from harness.schemas.kinds import schema_text  # noqa: PLC0415
 
-    from harness.codec import json_schema  # noqa: PLC0415
-    from harness.plan import Deployment, Plan  # noqa: PLC0415
-    from harness.records import Response  # noqa: PLC0415
-    from harness.results import Report  # noqa: PLC0415
-
-    kinds = {"plan": Plan, "deployment": Deployment, "report": Report, "response": Response}
-    print(json.dumps(json_schema(kinds[options.kind]), indent=2))
+    print(schema_text(options.kind))
     return EXIT_OK
 
 

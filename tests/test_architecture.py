@@ -58,6 +58,7 @@ STOREYS = (
     {"run"},
     {"claims", "gate", "lossless"},
     {"pytest_plugin", "importers", "audit_commands", "index_commands", "render_commands", "grid", "doctor"},
+    {"schemas", "example"},
     {"cli_drafters", "cli_serving", "cli_batching", "cli_doctor"},
     {"cli"},
 )

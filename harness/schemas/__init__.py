@@ -1,0 +1,1 @@
+"""JSON Schemas of the file formats; `specpilot-harness schema KIND` prints the same."""

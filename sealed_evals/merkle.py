@@ -45,7 +45,15 @@ def prove_inclusion(row_hashes: Sequence[str], index: int) -> InclusionProof:
 
 
 def verify_inclusion(row_hash: str, proof: InclusionProof, root: str) -> bool:
-    """Whether the proof leads from the row to the root."""
+    """Whether the proof leads from the row to the root.
+
+    >>> rows = [hashlib.sha256(text).hexdigest() for text in (b"one", b"two", b"three")]
+    >>> proof = prove_inclusion(rows, 1)
+    >>> verify_inclusion(rows[1], proof, merkle_root(rows))
+    True
+    >>> verify_inclusion(rows[2], proof, merkle_root(rows))
+    False
+    """
     if not 0 <= proof.index < proof.count:
         return False
     siblings = list(proof.path)

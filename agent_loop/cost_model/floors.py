@@ -42,7 +42,12 @@ def prefill_floor_s(machine: Machine, model: ModelSize, prompt_tokens: int) -> f
 
 
 def step_floor_s(machine: Machine, model: ModelSize, rows: int) -> float:
-    """Least seconds of a verify step of so many rows."""
+    """Least seconds of a verify step of so many rows.
+
+    >>> machine = Machine(bytes_per_s=4e12, flops_per_s=8e14, launch_s=0.0, how="an example")
+    >>> step_floor_s(machine, ModelSize(parameters=8_000_000_000, weight_bytes=16_000_000_000), rows=1)
+    0.004
+    """
     compute = 2.0 * model.parameters * rows / machine.flops_per_s
     return max(compute, model.weight_bytes / machine.bytes_per_s)
 

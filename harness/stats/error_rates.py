@@ -16,6 +16,9 @@ from harness.results import RateTest
 def rule_of_three(positions: int) -> float:
     """95 % upper bound 3/N on a rate of which no case was seen in N positions.
 
+    >>> rule_of_three(100_000)
+    3e-05
+
     Raises:
         UndefinedMetric: N is 0.
     """

@@ -36,6 +36,11 @@ def verify_choices(draft: Sequence[int], choices: Sequence[int]) -> Verified:
     Args:
         draft: k tokens.
         choices: k + 1 tokens, the i-th chosen with the first i draft tokens in front.
+
+    >>> verify_choices([5, 7, 9], [5, 7, 8, 2])
+    Verified(accepted=2, next_token=8)
+    >>> verify_choices([5, 7, 9], [5, 7, 9, 2])
+    Verified(accepted=3, next_token=2)
     """
     accepted = 0
     while accepted < len(draft) and draft[accepted] == choices[accepted]:

@@ -19,7 +19,14 @@ PADDING = -2  # parent of what is no node, in tensors of fixed shape
 
 @dataclass(frozen=True, slots=True)
 class DraftTree:
-    """Draft tokens, each behind its parent; a chain is a tree in which every node has one child."""
+    """Draft tokens, each behind its parent; a chain is a tree in which every node has one child.
+
+    >>> tree = DraftTree((5, 6, 7), parents=(ANCHOR, ANCHOR, 0), log_probabilities=(-0.5, -1.5, -0.5))
+    >>> tree.depths
+    (1, 1, 2)
+    >>> tree.path_log_probabilities
+    (-0.5, -1.5, -1.0)
+    """
 
     token_ids: tuple[int, ...]
     parents: tuple[int, ...]  # node in front of each, `ANCHOR` for the first level

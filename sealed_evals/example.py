@@ -21,7 +21,8 @@ def main() -> None:
 
     changed = PROMPTS.replace(b"a colour", b"a color")
     for difference in check_seal(seal, changed, where):
-        print(f"after a change: {difference.kind}, row {difference.row}")
+        where_it_is = "" if difference.row is None else f", row {difference.row}"
+        print(f"after a change: {difference.kind}{where_it_is}")
 
     hashes = [row.sha256 for row in read_rows(PROMPTS, where)]
     proof = prove_inclusion(hashes, 2)

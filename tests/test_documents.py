@@ -6,6 +6,7 @@ import argparse
 import ast
 import contextlib
 import doctest
+import functools
 import importlib
 import importlib.util
 import io
@@ -130,9 +131,15 @@ def alternatives(command: str) -> Iterator[list[str]]:
             yield [STANDS_FOR.get(c := choice[number % len(choice)], c) for choice in choices]
 
 
+@functools.cache
+def command_line() -> argparse.ArgumentParser:
+    """Building it costs a tenth of a second, and reading with it changes nothing in it."""
+    return build_parser()
+
+
 def fault(words: list[str]) -> str | None:
     """Why the command line takes no such command; a mention may leave out what must be given."""
-    parser: argparse.ArgumentParser | None = build_parser()
+    parser: argparse.ArgumentParser | None = command_line()
     if words in ([], ["--version"]):
         return None
     known: set[str] = set()
@@ -149,7 +156,7 @@ def fault(words: list[str]) -> str | None:
     said = io.StringIO()
     try:
         with contextlib.redirect_stderr(said):
-            build_parser().parse_args(words)
+            command_line().parse_args(words)
     except SystemExit:
         if "are required" not in said.getvalue() and "is required" not in said.getvalue():
             return said.getvalue()

@@ -12,11 +12,12 @@ from pathlib import Path
 from typing import Literal, NamedTuple
 
 from agent_loop.controller.database import Database
-from agent_loop.controller.judging import below_floor, effect
+from agent_loop.controller.judging import below_floor, broken_guardrail, effect, lossy
 from agent_loop.controller.trials import Bench
 from agent_loop.executors.protocol import ConfirmRequest, TrialFailed
 from agent_loop.records import Candidate, Effect, Outcome, Verdict
 from harness.oracle.stored import StoredRun
+from harness.results import ArmResult
 
 CANDIDATE = "candidate"  # the arm's name in a confirmation
 LOST = "lost: the process was killed before it said a verdict"
@@ -79,14 +80,33 @@ def _outcome(desk: Confirming, line: str, run: StoredRun | None) -> tuple[Outcom
     if line.startswith("none"):
         return "INFRA", line
     if run is not None:
-        mine, theirs = ([r for r in run.responses if r.arm == name] for name in (CANDIDATE, "stock"))
-        quick = below_floor(mine, theirs, desk.bench.floor)
+        own, theirs = ([r for r in run.responses if r.arm == name] for name in (CANDIDATE, "stock"))
+        quick = below_floor(own, theirs, desk.bench.floor)
         if quick is not None:
             return "BELOW_CEILING", "an unseen prompt was answered faster than physics allows"
+    arms = {} if run is None else {one.name: one for one in run.report.arms}
+    mine, stock = arms.get(CANDIDATE), arms.get("stock")
     if line == "accept":
+        rules = desk.bench.loop.plan.rules
+        worse = None if mine is None or stock is None else broken_guardrail(mine, stock, rules)
+        if worse is not None:
+            return "REGRESSION", f"faster on unseen rows, but {worse}"
         return "ACCEPT", "faster than stock on unseen rows, every token stock's"
     reason = line.removeprefix("reject: ")
+    if reason == "violated" and run is not None and mine is not None:
+        return _lossy(run, mine)
     return OUTCOMES.get(reason, "INVALID"), f"rejected on unseen rows: {reason}"
+
+
+def _lossy(run: StoredRun, arm: ArmResult) -> tuple[Outcome, str]:
+    """A whole run was refused for its tokens; the candidate is guilty only of its own."""
+    if arm.losslessness is not None and arm.losslessness.stock_verdict == "violated":
+        outcome, detail = lossy(run, arm)
+        return outcome, f"rejected on unseen rows: {detail}"
+    return (
+        "INVALID",
+        "rejected on unseen rows: no token of the candidate is known to be wrong, but not all were judged",
+    )
 
 
 def _effect(run: StoredRun) -> Effect | None:

@@ -120,11 +120,11 @@ def _outcome(  # noqa: PLR0911 - one question a line, in order
     report = run.report
     if arm.failed:
         return "INCOMPLETE", f"{arm.failed} of {arm.requests} requests failed"
-    lossless = arm.losslessness
-    if lossless is None or lossless.stock_verdict == "not-judged":
-        return "INVALID", "the oracle gave no verdict"
-    if lossless.stock_verdict == "violated":
-        return _lossy(run, arm)
+    if arm.losslessness is not None and arm.losslessness.stock_verdict == "violated":
+        return lossy(run, arm)
+    unknown = _unjudged(arm, greedy=run.job.plan.sampling.greedy)
+    if unknown is not None:
+        return "INVALID", unknown
     bad = next((a for a in report.audits if a.passed is False and a.name.endswith(f": {arm.name}")), None)
     if bad is not None and bad.name.startswith("speculation on"):
         return "NO_GAIN", f"inert: {bad.detail}"
@@ -137,16 +137,21 @@ def _outcome(  # noqa: PLR0911 - one question a line, in order
         return "BELOW_CEILING", f"answered in {took:.1f} ms what takes at least {quick[1] * 1e3:.1f} ms here"
     if report.status != "valid" or arm.speedup is None:
         return "INVALID", "; ".join(report.reasons) or "no speedup could be computed"
-    worse = _guardrail(arm, stock, rules)
+    worse = broken_guardrail(arm, stock, rules)
     if worse is not None:
         return "REGRESSION", worse
     return _gain(arm, stage, rules)
 
 
-def _lossy(run: StoredRun, arm: ArmResult) -> tuple[Outcome, str]:
+def lossy(run: StoredRun, arm: ArmResult) -> tuple[Outcome, str]:
+    """In what way the tokens of a violated arm are not stock's."""
     lossless = arm.losslessness
     if not run.job.plan.sampling.greedy:
-        return "LOSSY_DISTRIBUTION", "the emitted tokens are not distributed as stock's"
+        drawn = None if lossless is None else lossless.distribution_test
+        if drawn is not None and not drawn.passed:
+            told = f"z = {drawn.z:.3g}, p = {drawn.p_value:.2g}, {drawn.tokens} tokens"
+            return "LOSSY_DISTRIBUTION", f"the emitted tokens are not distributed as stock's: {told}"
+        return "LOSSY", "the output ends where stock's would not"
     if lossless is not None and lossless.mismatches == lossless.near_ties:
         return "LOSSY", "the output ends where stock's does not"
     wrong = 0 if lossless is None else lossless.mismatches
@@ -154,7 +159,23 @@ def _lossy(run: StoredRun, arm: ArmResult) -> tuple[Outcome, str]:
     return "LOSSY", f"{wrong} of {total} emitted tokens are not stock's"
 
 
-def _guardrail(arm: ArmResult, stock: ArmResult, rules: Rules) -> str | None:
+def _unjudged(arm: ArmResult, *, greedy: bool) -> str | None:
+    """Why nothing is known of an arm's tokens, none of which is known to be wrong; None if something is.
+
+    Above temperature 0 no token has a verdict of its own, and the test of their distribution is the verdict.
+    """
+    found = arm.losslessness
+    if found is None or not found.tokens or (greedy and found.stock_verdict == "not-judged"):
+        return "the oracle gave no verdict"
+    if not greedy and found.distribution_test is None:
+        return (
+            f"{found.tokens} tokens are too few or too certain to test their distribution; give the stage "
+            "more prompts, or the plan a larger `sampling.max_tokens`"
+        )
+    return None
+
+
+def broken_guardrail(arm: ArmResult, stock: ArmResult, rules: Rules) -> str | None:
     """The first guardrail that is broken."""
     mine, theirs = arm.latency, stock.latency
     if mine is None or theirs is None:

@@ -12,6 +12,7 @@ from typing import Any, NamedTuple
 from agent_loop.assembling import Folders, Parts, open_controller
 from agent_loop.campaign import ExplorerSpec, Loop, LoopPlan, Rules, Shape, Unseen
 from agent_loop.controller.database import Database
+from agent_loop.controller.judging import Floor
 from agent_loop.executors.local import LocalProcesses
 from agent_loop.executors.protocol import Executor
 from agent_loop.memory.store import Memory
@@ -127,7 +128,11 @@ def in_root() -> Iterator[None]:
 
 
 def run(
-    at: Path, work: Callable[[Desk], object], loop: Loop | None = None, executor: Executor | None = None
+    at: Path,
+    work: Callable[[Desk], object],
+    loop: Loop | None = None,
+    executor: Executor | None = None,
+    floor: Floor | None = None,
 ) -> Campaign:
     """A whole campaign; a failure of its explorer is the test's."""
     loop = make_loop(known.write_model(at / "model")) if loop is None else loop
@@ -150,7 +155,7 @@ def run(
                 keys=keys,
                 memory=memory,
                 executor=executor or LocalProcesses(at / "host.lock", timeout_s=900.0),
-                floor=floor,
+                floor=floor or least_seconds,
                 ceiling=None,
                 now=lambda: WHEN,
             )
@@ -163,7 +168,7 @@ def run(
     return Campaign(folders, keys, database, tuple(event.kind for event in database.events()))
 
 
-def floor(response: Response) -> float:
+def least_seconds(response: Response) -> float:
     """What an answer takes at least in this world, by half."""
     return FLOOR_SECONDS * math.ceil(len(response.token_ids) / TOKENS)
 

@@ -24,6 +24,7 @@ from agent_loop.explorers.claude import MODEL, ClaudeExplorer
 from agent_loop.explorers.claude_code import ClaudeCodeExplorer, check_installed
 from agent_loop.explorers.offline import OfflineExplorer
 from agent_loop.explorers.tuning import tune
+from agent_loop.gateway.accounts import LEDGER, read_spent
 from agent_loop.gateway.prices import load_prices
 from agent_loop.gateway.settings import Settings
 from agent_loop.gateway.starting import Door, guests, running, with_key
@@ -31,7 +32,7 @@ from agent_loop.guest.arms import arm_of
 from agent_loop.memory.remembering import recaller, rememberer
 from agent_loop.memory.store import Memory
 from agent_loop.protocols import Brief, Explorer
-from agent_loop.records import Candidate
+from agent_loop.records import Candidate, Spent
 from harness.errors import UsageError
 from harness.plan import Job
 
@@ -46,6 +47,11 @@ class Folders:
     def database(self) -> Path:
         """The controller's file."""
         return self.root / "loop.sqlite"
+
+    @property
+    def ceiling(self) -> Path:
+        """What the cost model told of stock."""
+        return self.root / "ceiling.json"
 
     @property
     def trials(self) -> Path:
@@ -66,6 +72,14 @@ class Folders:
     def gateway(self) -> Path:
         """Ledger and transcripts of what models were asked."""
         return self.root / "gateway"
+
+    @property
+    def asked(self) -> Spent | None:
+        """What models have cost so far; None where none was asked."""
+        ledger = self.gateway / LEDGER
+        if not ledger.is_file():
+            return None
+        return next((one for scope, one in read_spent(ledger).items() if "/" not in scope), None)
 
     @property
     def events(self) -> Path:
@@ -139,7 +153,7 @@ def open_controller(
         brief=brief(loop, parts.ceiling),
         unseen=folders.unseen,
         keys=parts.keys,
-        recall=recaller(parts.memory, loop.job, parts.ceiling, parts.now),
+        recall=recaller(parts.memory, loop.job, parts.ceiling, parts.now, str(campaign)),
         remember=rememberer(parts.memory, loop.job, parts.ceiling, str(campaign), parts.now),
         tuner=lambda trial: tune(
             trial, loop.tuning_space, loop.plan.tune.trials, loop.plan.tune.batch, loop.plan.seed

@@ -26,7 +26,7 @@ class ExplorerSpec(Record, frozen=True):
     name: str
     kind: ExplorerKind
     seed: int = 0
-    budget: Budget = Budget()
+    budget: Budget = Budget()  # trials, submissions and seconds of one round; money and tokens of all
     model: str | None = None  # of a language model; never guessed
     batch: int = 4  # candidates that share the launches of a trial
 
@@ -73,6 +73,20 @@ class Shape(Record, frozen=True):
             raise ValueError("`prompts`, `launches` and `blocks` must be at least 1")
 
 
+class Survey(Record, frozen=True):
+    """How stock is looked at before the search, for the gaps that effects are shares of."""
+
+    prompts: int = 2  # of the embedded set; 0: not at all
+    tokens: int = 48  # of an answer
+    trees: bool = True  # with arms of trees, for the acceptance ceiling
+    trace: bool = True  # with a trace of stock's steps; else stages are fitted from the arms
+
+    def __post_init__(self) -> None:
+        """Refuse counts that measure nothing."""
+        if self.prompts < 0 or self.tokens < 1:
+            raise ValueError("`prompts` must be 0 or more, and `tokens` at least 1")
+
+
 class Tuning(Record, frozen=True):
     """Stock is tuned before anything is searched, so that gains are told over tuned stock, too."""
 
@@ -110,6 +124,7 @@ class LoopPlan(Record, frozen=True):
     plan: str  # harness plan whose stock arm is improved: a built-in name, or a path beside this file
     explorers: tuple[ExplorerSpec, ...]
     spaces: tuple[Space, ...] = ()
+    survey: Survey = Survey()
     tune: Tuning = Tuning()
     rules: Rules = Rules()
     screen: Shape = Shape(prompts=8)
@@ -117,7 +132,7 @@ class LoopPlan(Record, frozen=True):
     ablate: Shape | None = None  # of accepted candidates; None: not
     unseen: Unseen = Unseen()
     controls: Controls = Controls()
-    budget: Budget = Budget()  # of the whole campaign
+    budget: Budget = Budget()  # of the whole campaign, all rounds and explorers together
     rounds: int = 1  # explore, then confirm; so often
     submissions: int = 2  # of a round, at most, that are measured
     seed: int = 0

@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 import contextlib
 import datetime
+import sys
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
@@ -15,6 +16,7 @@ from harness import paths
 from harness.errors import EXIT_OK, EXIT_VIOLATED, InvalidRun, UsageError
 
 if TYPE_CHECKING:
+    from agent_loop.assembling import Folders
     from agent_loop.campaign import Loop
     from agent_loop.controller.database import Database
     from agent_loop.cost_model.ceiling import CeilingModel
@@ -47,7 +49,9 @@ def register(commands: argparse._SubParsersAction[Parser]) -> None:
         command.add_argument(
             "--key-file", type=Path, metavar="FILE", help="API key of explorers that ask a model"
         )
-        command.add_argument("--ceiling", type=Path, metavar="FILE", help="of `loop ceiling --out`")
+        command.add_argument(
+            "--ceiling", type=Path, metavar="FILE", help="of `loop ceiling --out`; else measured first"
+        )
         command.add_argument(
             "--ray", metavar="ADDRESS", help="measure on the bench hosts of this Ray cluster (or: auto)"
         )
@@ -66,6 +70,12 @@ def register(commands: argparse._SubParsersAction[Parser]) -> None:
     status.set_defaults(run=_status)
     review = actions.add_parser("review", help="verdict cards of a campaign, and who was caught at what")
     review.add_argument("folder", type=Path, metavar="DIR")
+    review.add_argument(
+        "--release",
+        metavar="CANDIDATE",
+        help="you have read its patch: `loop resume` tries it like any other",
+    )
+    review.add_argument("--because", metavar="TEXT", help="why; with --release")
     review.set_defaults(run=_review)
     memory = actions.add_parser("memory", help="mechanism records and their evidence")
     memory.add_argument("--memory", type=Path, metavar="FILE")
@@ -106,7 +116,7 @@ def _run(options: argparse.Namespace) -> int:
         _executor(options) as executor,
     ):
         explorers = [make_explorer(spec, loop.plan.submissions, first, doors) for spec in loop.plan.explorers]
-        floor, found = _floors(loop, options.ceiling)
+        floor, found = _floors(loop, options.ceiling, folders, executor)
         memory = Memory(_memory_file(options))
         parts = Parts(
             loop=loop,
@@ -119,7 +129,7 @@ def _run(options: argparse.Namespace) -> int:
             now=_now,
         )
         tail = EventTail(folders.events)
-        with Watch(loop) as watch:
+        with Watch() as watch:
 
             def told(database: Database) -> None:
                 tail.write(database)
@@ -132,7 +142,7 @@ def _run(options: argparse.Namespace) -> int:
                 raise InvalidRun(error.said) from None
             finally:
                 memory.close()
-        write_report(loop, controller.database, folders.root, found)
+        write_report(loop, controller.database, folders.root, found, folders.asked)
         watch.close(controller.database)
         controller.database.close()
     print(f"report: {folders.root / 'report.html'} (also summary.json, events.jsonl)")
@@ -171,43 +181,69 @@ def _planted(files: Sequence[Path]) -> list[Candidate]:
         raise UsageError(f"--plant: {error.filename}: cannot be read: {error.strerror}") from None
 
 
-def _floors(loop: Loop, given: Path | None) -> tuple[Callable[[Any], float], CeilingModel | None]:
-    """What a response takes at least here; 0 where the target has no weights to tell it by."""
+def _floors(
+    loop: Loop, given: Path | None, folders: Folders, executor: Executor
+) -> tuple[Callable[[Any], float], CeilingModel | None]:
+    """What a response takes at least here, and where stock's time goes.
+
+    Least is 0 where the target has no weights to tell it by.
+    """
     from agent_loop.cost_model.ceiling import CeilingModel  # noqa: PLC0415
     from agent_loop.cost_model.floors import response_floor  # noqa: PLC0415
     from agent_loop.cost_model.machine import measure_machine, model_size  # noqa: PLC0415
-    from harness.codec import from_json  # noqa: PLC0415
+    from agent_loop.cost_model.surveying import survey  # noqa: PLC0415
+    from harness.codec import canonical_json, from_json  # noqa: PLC0415
     from harness.models import resolve_model  # noqa: PLC0415
+    from harness.storage import write_atomic  # noqa: PLC0415
 
-    found = None if given is None else from_json(given.read_bytes(), CeilingModel, str(given))
+    path = folders.ceiling if given is None and folders.ceiling.is_file() else given
+    try:
+        found = None if path is None else from_json(path.read_bytes(), CeilingModel, str(path))
+    except OSError as error:
+        raise UsageError(f"--ceiling: {path}: cannot be read: {error.strerror}") from None
     if found is not None:
+        write_atomic(folders.ceiling, canonical_json(found))  # a campaign that goes on keeps its floors
         return response_floor(found.machine, found.model), found
     deployment = loop.job.deployment
     size = model_size(resolve_model(deployment.target).path, deployment)
     if size is None:
         return lambda _: 0.0, None
-    return response_floor(measure_machine(deployment), size), None
+    machine = measure_machine(deployment)
+    return response_floor(machine, size), survey(loop, machine, size, executor, folders.ceiling, _note)
 
 
 def _status(options: argparse.Namespace) -> int:
     from rich.console import Console  # noqa: PLC0415
 
+    from agent_loop.assembling import Folders  # noqa: PLC0415
     from agent_loop.controller.database import Database  # noqa: PLC0415
-    from agent_loop.watching import overview  # noqa: PLC0415
+    from agent_loop.watching import standing, table  # noqa: PLC0415
 
-    database = Database(options.folder / "loop.sqlite", str, readonly=True)
+    folders = Folders(options.folder)
+    database = Database(folders.database, str, must_exist=True)
     database.check_chain()
-    Console().print(overview(database))
+    console = Console()
+    console.print(table(database))
+    for line in standing(database, folders.asked):
+        console.print(line, markup=False, highlight=False)
     database.close()
     return EXIT_OK
 
 
 def _review(options: argparse.Namespace) -> int:
+    from agent_loop.assembling import Folders  # noqa: PLC0415
     from agent_loop.controller.database import Database  # noqa: PLC0415
     from agent_loop.watching import caught, label, plain  # noqa: PLC0415
+    from harness.storage import locked  # noqa: PLC0415
 
-    database = Database(options.folder / "loop.sqlite", str, readonly=True)
+    if (options.release is None) != (not options.because):
+        raise UsageError("--release CANDIDATE and --because TEXT go together")
+    path = Folders(options.folder).database
+    database = Database(path, lambda: _now().isoformat(timespec="milliseconds"), must_exist=True)
     database.check_chain()
+    if options.release is not None:
+        with locked(options.folder):
+            database.release(options.release, options.because)
     verdicts = database.verdicts()
     for one in database.candidates():
         print(f"{one.id} {plain(label(one))}, by {plain(one.explorer)}")
@@ -253,6 +289,10 @@ def _memory(options: argparse.Namespace) -> int:
 def _memory_file(options: argparse.Namespace) -> Path:
     given: Path | None = options.memory
     return given if given is not None else paths.controller_dir().parent / "memory.sqlite"
+
+
+def _note(text: str) -> None:
+    print(text, file=sys.stderr)
 
 
 def _now() -> datetime.datetime:

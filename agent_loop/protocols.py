@@ -60,6 +60,7 @@ class Space(Record, frozen=True):
 
     mechanism: str
     backend: str
+    gap: str = ""  # component of the cost model that it addresses; "": several
     fixed: dict[str, Param] = {}
     knobs: tuple[Knob, ...] = ()
     edits: tuple[Edit, ...] = ()

@@ -44,6 +44,7 @@ Outcome = Literal[
     "UNPROVEN",  # passed, but no confirm slot was left
     "INFRA",  # our own machinery failed
     "NEEDS_HUMAN",
+    "REJECTED",  # on unseen rows; all that an explorer is told, whatever the reason
 ]
 CLAIM_CHARACTERS = 2000  # of any text an explorer wrote
 PATCH_BYTES = 200_000
@@ -129,7 +130,7 @@ class Told(Record, frozen=True):
     candidate_id: str
     stage: Stage
     outcome: Outcome
-    detail: str  # one sentence; of a confirmation the class of the reason only
+    detail: str  # one sentence; of a confirmation nothing
     effect: Effect | None = None  # on public rows; None once unseen rows were looked at
     acceptance_length: float | None = None  # on public rows
 
@@ -159,12 +160,13 @@ class Verdict(Record, frozen=True):
     @property
     def told(self) -> Told:
         """What the explorer may know: nothing measured on unseen rows."""
-        unseen = self.stage == "confirm"
+        unseen = self.stage == "confirm" and self.outcome != "UNPROVEN"  # without a slot nobody has looked
+        accepted = self.outcome == "ACCEPT"
         return Told(
             candidate_id=self.candidate_id,
             stage=self.stage,
-            outcome=self.outcome,
-            detail=("accepted" if self.outcome == "ACCEPT" else "rejected") if unseen else self.detail,
+            outcome="REJECTED" if unseen and not accepted else self.outcome,
+            detail=("accepted" if accepted else "rejected") if unseen else self.detail,
             effect=None if unseen else self.effect,
             acceptance_length=None if unseen else self.acceptance_length,
         )

@@ -19,7 +19,7 @@ from agent_loop.campaign import Loop
 from agent_loop.controller.database import Database, Event
 from agent_loop.cost_model.ceiling import CeilingModel
 from agent_loop.cost_model.trees import best_trees
-from agent_loop.records import Candidate, Effect, Verdict
+from agent_loop.records import Candidate, Effect, Spent, Verdict
 from harness.codec import canonical_json
 from harness.storage import append_lines, cut_torn_tail
 
@@ -32,14 +32,14 @@ def plain(text: str) -> str:
     return "".join(letter if letter.isprintable() else " " for letter in text)
 
 
-def table(loop: Loop, database: Database) -> Table:
+def table(database: Database) -> Table:
     """Candidates with their newest verdict, best first, and what is left of the slots."""
-    slots = f"{len(database.slots())} of {loop.plan.rules.confirm_slots} confirm slots used"
-    return _table(database, f"{loop.plan.name}: {slots}")
-
-
-def _table(database: Database, title: str) -> Table:
-    found = Table(title=f"{title}; {len(database.candidates())} candidates", title_justify="left")
+    began: dict[str, Any] = next(
+        (json.loads(event.body) for event in database.events() if event.kind == "began"), {}
+    )
+    slots = f"{len(database.slots())} of {began.get('slots', '?')} confirm slots used"
+    title = f"{began.get('campaign', 'not begun')}: {slots}; {len(database.candidates())} candidates"
+    found = Table(title=title, title_justify="left")
     for name in ("candidate", "stage", "verdict", "speedup over stock", "what is said"):
         found.add_column(name)
     rows = [(one, verdict) for one in database.candidates() if (verdict := database.last(one.id)) is not None]
@@ -64,9 +64,8 @@ def figure(effect: Effect | None) -> str:
 class Watch:
     """A live table on a terminal; elsewhere one line for every new verdict."""
 
-    def __init__(self, loop: Loop) -> None:
+    def __init__(self) -> None:
         """Prepare the console."""
-        self._loop = loop
         self._console = Console(stderr=True)
         self._live = Live(console=self._console, auto_refresh=False) if self._console.is_terminal else None
         self._told = 0
@@ -87,7 +86,7 @@ class Watch:
     def show(self, database: Database) -> None:
         """Draw the table anew, or say what is new."""
         if self._live is not None:
-            self._live.update(table(self._loop, database), refresh=True)
+            self._live.update(table(database), refresh=True)
             return
         verdicts = database.verdicts()
         for verdict in verdicts[self._told :]:
@@ -99,12 +98,41 @@ class Watch:
 
     def close(self, database: Database) -> None:
         """Print the closing table."""
-        Console().print(table(self._loop, database))
+        Console().print(table(database))
 
 
-def overview(database: Database) -> Table:
-    """A campaign in one table, from its database alone."""
-    return _table(database, f"{len(database.slots())} confirm slots used")
+def standing(database: Database, asked: Spent | None) -> list[str]:
+    """Where a campaign stands, in a few lines.
+
+    Args:
+        database: of the campaign.
+        asked: what models have cost so far; None where none was asked.
+    """
+    events = database.events()
+    kinds = {event.kind: event for event in events}
+    ended, stopped = kinds.get("ended"), kinds.get("stopped")
+    if ended is not None:
+        state = f"ended at {ended.at}"
+    elif stopped is not None:
+        state = f"stopped: {json.loads(stopped.body)['reason']}"
+    else:
+        state = (
+            f"not ended; the last event, {events[-1].kind}, was at {events[-1].at}" if events else "not begun"
+        )
+    accepted = [v for v in database.verdicts() if v.stage == "confirm" and v.outcome == "ACCEPT"]
+    best = max(accepted, key=_low, default=None)
+    lines = [state, f"best confirmed: {figure(None if best is None else best.effect)}"]
+    lines += [f"submitted: {len(database.submissions())}, measured for {measured_seconds(database):.0f} s"]
+    if asked is not None:
+        tokens = f"{asked.input_tokens} tokens in, {asked.output_tokens} out"
+        lines.append(f"models: ${asked.dollars:.2f}, {asked.turns} turns, {tokens}")
+    return lines
+
+
+def measured_seconds(database: Database) -> float:
+    """Wall time of all trials and confirmations so far."""
+    tuning = sum(verdict.seconds for _, verdict in database.tuning())
+    return tuning + sum(verdict.seconds for verdict in database.verdicts())
 
 
 def ceiling_text(found: CeilingModel) -> str:
@@ -165,8 +193,8 @@ class EventTail:
         return events
 
 
-def summary(loop: Loop, database: Database, reused: bool) -> dict[str, Any]:
-    """What scripts read."""
+def summary(loop: Loop, database: Database, reused: bool, asked: Spent | None = None) -> dict[str, Any]:
+    """What scripts read; what models and what measurements cost are never added up."""
     verdicts = database.verdicts()
     accepted = [v for v in verdicts if v.stage == "confirm" and v.outcome == "ACCEPT"]
     rejected: dict[str, int] = {}
@@ -190,6 +218,10 @@ def summary(loop: Loop, database: Database, reused: bool) -> dict[str, Any]:
         else {"point": round(effect.point, 4), "low": round(effect.low, 4)},
         "reused_from_memory": reused,
         "tuned_stock": tuned_stock(database),
+        "cost": {
+            "models": None if asked is None else msgspec.to_builtins(asked),
+            "measured_seconds": round(measured_seconds(database), 1),
+        },
         "error_rates": {
             "campaign": loop.plan.rules.alpha,
             "confirmation": loop.plan.rules.level,

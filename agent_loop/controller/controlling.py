@@ -7,6 +7,7 @@ twice: a controller that was killed is started again with the same folder and go
 from __future__ import annotations
 
 import queue
+import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -19,6 +20,7 @@ from agent_loop.controller.controls import check_controls, control_arms
 from agent_loop.controller.database import Database
 from agent_loop.controller.desk import Call, QueueDesk, start
 from agent_loop.controller.policy import check
+from agent_loop.controller.purse import Purse
 from agent_loop.controller.stacking import added_up, stacked, variants
 from agent_loop.controller.trials import Bench, run_trial
 from agent_loop.controller.tuning import best_tuned, held_against_tuned
@@ -82,13 +84,16 @@ class Controller:
         plan = self.bench.loop.plan
         self.database.claim("loop", self.bench.loop.hash)
         if not self.database.events():
-            self.database.tell("began", {"campaign": plan.name, "level": plan.rules.level})
+            rules = {"level": plan.rules.level, "slots": plan.rules.confirm_slots}
+            self.database.tell("began", {"campaign": plan.name, **rules})
         self._reached("began")
         self._tune()
         self._reached("tuned")
+        purse = Purse(plan.name, plan.budget, time.monotonic)
         for number in range(plan.rounds):
-            self._explore(explorers, number)
+            self._explore(explorers, number, purse)
             self._reached("explored")
+            self._try_released(number)
             self._settle(number)
         self._stack()
         self._reached("stacked")
@@ -131,7 +136,7 @@ class Controller:
             self.told()
         return [found[one.id].told for one in candidates]
 
-    def _explore(self, explorers: Sequence[Explorer], number: int) -> None:
+    def _explore(self, explorers: Sequence[Explorer], number: int, purse: Purse) -> None:
         """Answer the explorers of a round until each has ended."""
         plan = self.bench.loop.plan
         specs = {one.name: one for one in plan.explorers}
@@ -139,7 +144,8 @@ class Controller:
         for explorer in explorers:
             spec = specs[explorer.name]
             worktree = self.bench.folder.parent / "worktrees" / explorer.name
-            desk = QueueDesk(self.calls, explorer.name, self.brief, worktree, spec.budget)
+            mine = Purse(explorer.name, spec.budget, time.monotonic, purse)
+            desk = QueueDesk(self.calls, explorer.name, self.brief, worktree, mine)
             seed = spec.seed + 1000 * number + plan.seed
 
             def work(explorer: Explorer = explorer, desk: QueueDesk = desk, seed: int = seed) -> None:
@@ -160,24 +166,28 @@ class Controller:
 
     def _answer(self, call: Call, number: int) -> object:
         if call.kind == "trial":
-            return self._trial(call.payload)
+            return self._trial(call.payload, number)
         if call.kind == "submit":
             return self._submit(call.payload, call.explorer, number)
         if call.kind == "recall":
             return self.recall(*call.payload)
-        mine = [candidate.id for candidate, _ in self.database.submissions(call.explorer)]
+        mine = self._settled_before(number, call.explorer)
         later = ("measure", "confirm")
         return [v.told for v in self.database.verdicts() if v.candidate_id in mine and v.stage in later]
 
-    def _trial(self, candidates: Sequence[Candidate]) -> list[Told]:
-        """Policy, build, losslessness and screen; what was tried before is not tried again."""
+    def _trial(self, candidates: Sequence[Candidate], number: int) -> list[Told]:
+        """Policy, build, losslessness and screen; what was tried before is not tried again.
+
+        Of what was measured or confirmed explorers are told in later rounds than its own only: one that
+        is started anew in a round hears what it heard there the first time, and asks the same again.
+        """
         fresh: dict[str, Candidate] = {}
         broken: dict[str, Verdict] = {}
         for one in candidates:
             self.database.add(one)
-            if self.database.last(one.id) is not None:
+            if self.database.tried(one.id) is not None:
                 continue
-            finding = check(one, self.bench.loop.trusted)
+            finding = check(one, self.bench.loop.trusted, read=self.database.released(one.id))
             if finding is not None:
                 self.database.decide(
                     Verdict(
@@ -197,15 +207,31 @@ class Controller:
                 else:
                     self.database.decide(verdict)
         self._reached("trial")
-        found = [self.database.last(one.id) or broken.get(one.id) for one in candidates]
+        settled = self._settled_before(number)
+        found = [
+            (self.database.last(one.id) if one.id in settled else self.database.tried(one.id))
+            or broken.get(one.id)
+            for one in candidates
+        ]
         return [verdict.told for verdict in found if verdict is not None]
 
+    def _settled_before(self, number: int, explorer: str | None = None) -> set[str]:
+        """Candidates that were submitted in rounds before this one."""
+        return {one.id for one, when in self.database.submissions(explorer) if when < number}
+
     def _submit(self, candidate: Candidate, explorer: str, number: int) -> Told:
-        (told,) = self._trial([candidate])
+        (told,) = self._trial([candidate], number)
         if told.passed:
             self.database.submit(candidate, explorer, number)
             self._reached("submitted")
         return told
+
+    def _try_released(self, number: int) -> None:
+        """What a person has let go on is tried and submitted, whether its explorer asks again or not."""
+        known = {one.id for one, _ in self.database.submissions()}
+        for one in self.database.candidates():
+            if one.id not in known and self.database.released(one.id):
+                self._submit(one, one.explorer, number)
 
     def _settle(self, number: int) -> None:
         """Measure a round's submissions and confirm the best, while slots are left."""
@@ -268,10 +294,11 @@ class Controller:
         together = stacked([one for one in accepted if one is not None], self.bench.loop.stock)
         if together is None or self.database.verdict(together.id, "confirm") is not None:
             return
-        if len(self.database.slots()) >= self.bench.loop.plan.rules.confirm_slots:
+        others = [slot for slot in self.database.slots() if slot.candidate != together.id]
+        if len(others) >= self.bench.loop.plan.rules.confirm_slots:
             return
         parts = [one for name in together.parents if (one := self.database.candidate(name)) is not None]
-        (told,) = self._trial([together])
+        (told,) = self._trial([together], 0)
         if told.passed:
             self._measure([together], parts)
         verdict = self.database.verdict(together.id, "stack")

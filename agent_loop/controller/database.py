@@ -8,6 +8,7 @@ confirm slots is written, synced, before a slot is used.
 from __future__ import annotations
 
 import hashlib
+import json
 import sqlite3
 from collections.abc import Callable
 from pathlib import Path
@@ -19,6 +20,7 @@ from harness.codec import canonical_json, from_json
 from harness.errors import DataError, InvalidRun, UsageError
 
 VERSION = 2
+TRIAL: tuple[Stage, ...] = ("policy", "build", "lossless", "screen")  # a trial ends in one of them
 START = "0" * 64  # in place of the hash before the first event
 SCHEMA = """
 CREATE TABLE meta (key TEXT PRIMARY KEY, value TEXT NOT NULL) STRICT;
@@ -67,15 +69,15 @@ class Slot(NamedTuple):
 class Database:
     """All state of a campaign."""
 
-    def __init__(self, path: Path, now: Callable[[], str], *, readonly: bool = False) -> None:
+    def __init__(self, path: Path, now: Callable[[], str], *, must_exist: bool = False) -> None:
         """Open, or create.
 
         Raises:
-            UsageError: there is none to read.
+            UsageError: it must exist, and does not.
             InvalidRun: it cannot be opened.
             DataError: it is of another version.
         """
-        if readonly and not path.is_file():
+        if must_exist and not path.is_file():
             raise UsageError(f"{path} is not there; give the folder of a campaign that was run")
         self._now = now
         try:
@@ -162,10 +164,36 @@ class Database:
         rows = self._db.execute("SELECT body FROM verdict ORDER BY event").fetchall()
         return [from_json(row[0], Verdict, "verdict") for row in rows]
 
+    def tried(self, candidate: str) -> Verdict | None:
+        """What its trial decided, whichever stage of it; not that it wants a person who has read it."""
+        stages = TRIAL[1:] if self.released(candidate) else TRIAL
+        found = [verdict for stage in stages if (verdict := self.verdict(candidate, stage)) is not None]
+        return found[0] if found else None
+
+    def release(self, candidate: str, reason: str) -> None:
+        """Note that a person has read a candidate that wanted one, and lets it be tried like any other.
+
+        Raises:
+            UsageError: it wants nobody.
+        """
+        verdict = self.verdict(candidate, "policy")
+        if verdict is None or verdict.outcome != "NEEDS_HUMAN":
+            raise UsageError(
+                f"candidate {candidate} does not wait for a person; `loop review` shows who does"
+            )
+        if not self.released(candidate):
+            self.tell("released", {"candidate": candidate, "reason": reason})
+
+    def released(self, candidate: str) -> bool:
+        """Whether a person has let it go on."""
+        rows = self._db.execute("SELECT body FROM event WHERE kind = 'released'").fetchall()
+        return any(json.loads(row[0])["candidate"] == candidate for row in rows)
+
     def last(self, candidate: str) -> Verdict | None:
-        """The newest verdict on a candidate."""
+        """The newest verdict on a candidate; an ablation decides nothing of it."""
         row = self._db.execute(
-            "SELECT body FROM verdict WHERE candidate = ? ORDER BY event DESC LIMIT 1", (candidate,)
+            "SELECT body FROM verdict WHERE candidate = ? AND stage != 'ablate' ORDER BY event DESC LIMIT 1",
+            (candidate,),
         ).fetchone()
         return None if row is None else from_json(row[0], Verdict, f"verdict on {candidate}")
 

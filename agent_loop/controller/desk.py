@@ -1,21 +1,17 @@
-"""The explorer's side of the controller: calls from its thread, answered by the one that writes.
-
-Budgets are counted here by distinct candidates, whether they were measured now or before a restart, so
-that an explorer that is started anew is told the same things in the same order.
-"""
+"""The explorer's side of the controller: calls from its thread, answered by the one that writes."""
 
 from __future__ import annotations
 
 import queue
 import threading
-import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Literal
 
+from agent_loop.controller.purse import Purse
 from agent_loop.protocols import Brief, BudgetSpent, Recalled
-from agent_loop.records import Budget, Candidate, Spent, Told
+from agent_loop.records import Candidate, Told
 
 Kind = Literal["trial", "submit", "recall", "heard", "ended"]
 
@@ -34,17 +30,14 @@ class QueueDesk:
     """See `agent_loop.protocols.Desk`."""
 
     def __init__(
-        self, calls: queue.Queue[Call], explorer: str, brief: Brief, worktree: Path, budget: Budget
+        self, calls: queue.Queue[Call], explorer: str, brief: Brief, worktree: Path, purse: Purse
     ) -> None:
         """A desk of one explorer; `calls` is read by the controller."""
         self._calls = calls
         self._explorer = explorer
         self._brief = brief
         self._worktree = worktree
-        self._budget = budget
-        self._tried: set[str] = set()
-        self._spent = Spent()
-        self._began = time.monotonic()
+        self._purse = purse
 
     @property
     def brief(self) -> Brief:
@@ -59,9 +52,7 @@ class QueueDesk:
 
     def trial(self, candidates: Sequence[Candidate]) -> list[Told]:
         """See `Desk`."""
-        new = {one.id for one in candidates} - self._tried
-        self._spend(Spent(trials=len(new)))
-        self._tried |= new
+        self._purse.spend(tried=[one.id for one in candidates])
         found: list[Told] = self._ask("trial", list(candidates))
         return found
 
@@ -71,8 +62,8 @@ class QueueDesk:
         return found
 
     def submit(self, candidate: Candidate) -> Told:
-        """See `Desk`."""
-        self._spend(Spent(submissions=1))
+        """See `Desk`; what was not tried yet is a trial, too."""
+        self._purse.spend(tried=[candidate.id], submitted=[candidate.id])
         found: Told = self._ask("submit", candidate)
         return found
 
@@ -80,14 +71,6 @@ class QueueDesk:
         """See `Desk`."""
         found: list[Told] = self._ask("heard", None)
         return found
-
-    def _spend(self, more: Spent) -> None:
-        wanted = self._spent.plus(more)
-        timed = Spent(seconds=time.monotonic() - self._began)
-        over = wanted.exceeds(self._budget) or timed.exceeds(self._budget)
-        if over is not None:
-            raise BudgetSpent(over, self._explorer)
-        self._spent = wanted
 
     def _ask(self, kind: Kind, payload: Any) -> Any:
         call = Call(kind, self._explorer, payload)

@@ -32,12 +32,15 @@ class Finding(NamedTuple):
     detail: str
 
 
-def check(candidate: Candidate, trusted: Collection[str]) -> Finding | None:  # noqa: PLR0911 - a list of refusals
+def check(  # noqa: PLR0911 - a list of refusals
+    candidate: Candidate, trusted: Collection[str], *, read: bool = False
+) -> Finding | None:
     """The first thing that is wrong with a candidate; None if nothing is.
 
     Args:
         candidate: as proposed.
         trusted: backends of the house, which run without a sandbox.
+        read: a person has read it, so that nothing in it wants one any more.
     """
     if not _BACKEND.match(candidate.backend):
         return Finding("POLICY", f"`backend` {candidate.backend!r} is not of the form 'module:function'")
@@ -50,7 +53,7 @@ def check(candidate: Candidate, trusted: Collection[str]) -> Finding | None:  # 
     except DataError as error:
         return Finding("POLICY", str(error))
     for path, text in files.items():
-        found = _check_file(path, text)
+        found = _check_file(path, text, read=read)
         if found is not None:
             return found
     module = candidate.backend.partition(":")[0].replace(".", "/")
@@ -86,7 +89,7 @@ def patch_files(patch: str) -> Mapping[str, str]:
     return {path: "\n".join(lines) + "\n" for path, lines in files.items()}
 
 
-def _check_file(path: str, text: str) -> Finding | None:  # noqa: PLR0911 - a list of refusals
+def _check_file(path: str, text: str, *, read: bool) -> Finding | None:  # noqa: PLR0911 - a list of refusals
     parts = PurePosixPath(path).parts
     if path.startswith("/") or ".." in parts or any(part.startswith(".") for part in parts):
         return Finding("POLICY", f"{path}: leaves the worktree, or is hidden")
@@ -102,7 +105,7 @@ def _check_file(path: str, text: str) -> Finding | None:  # noqa: PLR0911 - a li
         tree = ast.parse(text)
     except SyntaxError as error:
         return Finding("POLICY", f"{path}: line {error.lineno}: {error.msg}")
-    odd = _odd(tree)
+    odd = None if read else _odd(tree)
     return None if odd is None else Finding("NEEDS_HUMAN", f"{path}: {odd}")
 
 

@@ -18,7 +18,6 @@ from agent_loop.campaign import Loop, Shape
 from agent_loop.controller.judging import Floor, culprits, effect_over, judge
 from agent_loop.executors.protocol import Executor, TrialFailed
 from agent_loop.records import Candidate, Stage, Verdict
-from harness.errors import EXIT_USAGE
 from harness.plan import ArmSpec, Job, SetSpec
 
 PublicStage = Literal["tune", "screen", "measure"]
@@ -108,12 +107,11 @@ def run_trial(
 
 
 def _failed(candidate: Candidate, error: TrialFailed, *, named: bool, folder: Path) -> Verdict:
-    refused = named and error.exit_code == EXIT_USAGE
     detail = error.said.removeprefix("specpilot-harness: ")[:500]
     return Verdict(
         candidate_id=candidate.id,
         stage="build",
-        outcome="POLICY" if refused else "INVALID" if named else "INFRA",
+        outcome="INVALID" if named else "INFRA",
         detail=detail,
         evidence=str(folder),
     )

@@ -38,6 +38,7 @@ from harness.storage import write_atomic
 BACKEND = "reference_mechanisms.backend:open_session"  # where a deployment names none
 DRAFTER: dict[str, Param] = {"drafter": "dflash"}
 TREES = (7, 23, 63)  # nodes: with the anchor they fill steps of 8, 24 and 64 rows
+TREE = "tree-"  # begins the names of their arms
 OF_CHAINS = ("min_confidence", "draft_sample_method")  # parameters that no tree takes
 SAID = 160  # characters of why an arm is left out
 TRACE, TRACED = "trace.json", "traced.json"
@@ -71,14 +72,16 @@ def stock_of(target: str, backend: str | None, params: dict[str, Param] | None) 
     return Stock(deployment, found if params is None else msgspec.structs.replace(found, params=params))
 
 
-def probe_job(stock: Stock, prompts: int, tokens: int) -> Job:
+def probe_job(stock: Stock, prompts: int, tokens: int, *, trees: bool = True) -> Job:
     """Stock, and beside it what its backend may have: no drafts, free drafts, trees.
 
     Args:
         stock: what is measured.
         prompts: of the embedded set.
         tokens: of an answer, at most.
+        trees: whether arms of trees are among them.
     """
+    beside = [arm for arm in _beside(stock.arm) if trees or not arm.name.startswith(TREE)]
     plan = Plan(
         schema="plan/1",
         name=f"ceiling-{stock.deployment.name}",
@@ -86,7 +89,7 @@ def probe_job(stock: Stock, prompts: int, tokens: int) -> Job:
         label="smoke",
         note="Shows where stock's time goes; no speedup claim.",
         sets=(SetSpec(name="embedded", count=prompts),),
-        arms=(stock.arm, *_beside(stock.arm)),
+        arms=(stock.arm, *beside),
         sampling=Sampling(max_tokens=tokens),
         measure=MeasureSpec(launches=1, blocks=1, warmup_prompts=1, max_foreign_load=1.0),
         oracle=OracleSpec(calibration_prompts=2, calibration_tokens=16),
@@ -164,7 +167,7 @@ def _beside(stock: ArmSpec) -> Iterator[ArmSpec]:
     chains = {name: value for name, value in stock.params.items() if name not in OF_CHAINS}
     for nodes in TREES:
         tree: dict[str, Param] = {**chains, NODES: nodes}
-        yield ArmSpec(name=f"tree-{nodes}", kind="candidate", backend=stock.backend, params=tree)
+        yield ArmSpec(name=f"{TREE}{nodes}", kind="candidate", backend=stock.backend, params=tree)
 
 
 def _named(target: str) -> tuple[Deployment, ArmSpec | None]:

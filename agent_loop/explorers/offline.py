@@ -100,7 +100,11 @@ class OfflineExplorer:
         """The candidate of a point: an arm, or where its source is changed a patch."""
         params, mechanism = params_of(point), point.space.mechanism
         made = self._candidate(
-            name or mechanism, point.space.backend, params, origin, Hypothesis(mechanism=mechanism)
+            name or mechanism,
+            point.space.backend,
+            params,
+            origin,
+            Hypothesis(mechanism=mechanism, gap=point.space.gap),
         )
         edited = patch_of(point.space, point.values)
         if edited is not None:
@@ -118,7 +122,9 @@ class OfflineExplorer:
                 patch=bench.patch(),
                 origin="transform" if origin == "search" else origin,
                 hypothesis=Hypothesis(
-                    mechanism=mechanism, explanation=f"source with {told}"[:CLAIM_CHARACTERS]
+                    mechanism=mechanism,
+                    gap=point.space.gap,
+                    explanation=f"source with {told}"[:CLAIM_CHARACTERS],
                 ),
             )
         self._points.setdefault(made.id, point)

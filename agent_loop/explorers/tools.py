@@ -150,7 +150,7 @@ class Toolbox:
         try:
             told = self._desk.trial([candidates[one] for one in ids])
         except BudgetSpent as error:
-            self.spent.add("trials" if error.field != "seconds" else "seconds")
+            self.spent.add(error.field)
             return {one: Answer(one, str(error), is_error=True) for one in ids}
         return {one: Answer(one, _told(said)) for one, said in zip(ids, told, strict=True)}
 
@@ -158,7 +158,7 @@ class Toolbox:
         try:
             told = self._desk.submit(candidate)
         except BudgetSpent as error:
-            self.spent.add("submissions" if error.field != "seconds" else "seconds")
+            self.spent.add(error.field)
             return Answer(one, str(error), is_error=True)
         heard = [json.loads(_told(verdict)) for verdict in self._desk.heard()]
         return Answer(

@@ -12,7 +12,7 @@ from pathlib import Path
 
 from aiohttp import web
 
-from agent_loop.gateway.accounts import Accounts
+from agent_loop.gateway.accounts import LEDGER, Accounts
 from agent_loop.gateway.app import Gateway
 from agent_loop.gateway.prices import load_prices
 from agent_loop.gateway.settings import Ready, Settings
@@ -30,7 +30,7 @@ def main() -> int:
         prices = load_prices(None if settings.prices is None else Path(settings.prices))
         folder = Path(settings.folder)
         folder.mkdir(parents=True, exist_ok=True)
-        accounts = Accounts(folder / "ledger.jsonl", time.monotonic)
+        accounts = Accounts(folder / LEDGER, time.monotonic)
         transcripts = Transcripts(folder / "transcripts", key)
     except HarnessError as error:
         print(f"gateway: {error}", file=sys.stderr)

@@ -17,6 +17,8 @@ from agent_loop.records import Budget, Spent
 from harness.codec import Record
 from harness.storage import append_lines, cut_torn_tail, read_lines
 
+LEDGER = "ledger.jsonl"  # in the gateway's folder
+
 
 class Line(Record, frozen=True):
     """One line of the ledger."""
@@ -69,7 +71,8 @@ class Accounts:
         self._accounts: dict[str, Account] = {}
         self._numbers = itertools.count(1)
         if path.exists():
-            self._read()
+            self._earlier = read_spent(path)
+            cut_torn_tail(path)
         self._write("began")
 
     def open(self, scope: str, budget: Budget) -> Account:
@@ -135,33 +138,39 @@ class Accounts:
         )
         append_lines(self._path, [line])
 
-    def _read(self) -> None:
-        """Add up the earlier lives; what was reserved and never settled counts as spent."""
-        lines = list(read_lines(self._path, Line, drop_torn_tail=True))
-        cut_torn_tail(self._path)
-        opened: dict[tuple[int, str], tuple[float, float]] = {}
-        pending: dict[tuple[int, int], Line] = {}
-        life = 0
-        for line in lines:
-            if line.kind == "began":
-                life += 1
-                continue
-            for scope in _scopes(line.scope):
-                first, _ = opened.get((life, scope), (line.life_s, 0.0))
-                opened[life, scope] = (first, line.life_s)
-            if line.kind == "reserved":
-                pending[life, line.number] = line
-            elif line.kind == "settled":
-                pending.pop((life, line.number), None)
-                self._add(line)
-        for line in pending.values():
-            self._add(line)
-        for (_, scope), (first, last) in opened.items():
-            self._earlier[scope] = self._earlier.get(scope, Spent()).plus(Spent(seconds=last - first))
 
-    def _add(self, line: Line) -> None:
+def read_spent(path: Path) -> dict[str, Spent]:
+    """What every scope has spent by its ledger; what was reserved and never settled counts in full.
+
+    Raises:
+        DataError: the ledger is damaged before its last line.
+    """
+    found: dict[str, Spent] = {}
+    opened: dict[tuple[int, str], tuple[float, float]] = {}
+    pending: dict[tuple[int, int], Line] = {}
+    life = 0
+
+    def add(scope: str, more: Spent) -> None:
+        for one in _scopes(scope):
+            found[one] = found.get(one, Spent()).plus(more)
+
+    for line in read_lines(path, Line, drop_torn_tail=True):
+        if line.kind == "began":
+            life += 1
+            continue
         for scope in _scopes(line.scope):
-            self._earlier[scope] = self._earlier.get(scope, Spent()).plus(line.spent or Spent())
+            first, _ = opened.get((life, scope), (line.life_s, 0.0))
+            opened[life, scope] = (first, line.life_s)
+        if line.kind == "reserved":
+            pending[life, line.number] = line
+        elif line.kind == "settled":
+            pending.pop((life, line.number), None)
+            add(line.scope, line.spent or Spent())
+    for line in pending.values():
+        add(line.scope, line.spent or Spent())
+    for (_, scope), (first, last) in opened.items():
+        found[scope] = found.get(scope, Spent()).plus(Spent(seconds=last - first))
+    return found
 
 
 def _upwards(account: Account | None) -> list[Account]:

@@ -76,10 +76,10 @@ class Evidence(Record, frozen=True):
     outcome: Outcome
     detail: str
     effect: Effect | None  # of the confirmation; public figures are never stored
-    closed: float | None  # share of the gap that was closed, 0..1
+    closed: float | None  # share of the gap that was closed; above 1 where it closed others, too
     closed_low: float | None
     closed_high: float | None
-    gap_share: float | None  # of stock's time that the cost model holds for closable
+    gap_share: float | None  # share of stock's time that the gap is, by the cost model
     harness: str  # sha256 of the sources that measured
 
     @property

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import datetime
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 
 from agent_loop.cost_model.ceiling import CeilingModel
 from agent_loop.memory.records import Evidence, Mechanism, closed_share, preconditions_for, traits_of
-from agent_loop.memory.retrieval import retrieve
+from agent_loop.memory.retrieval import WHOLE, Known, retrieve
 from agent_loop.memory.store import Memory, ages
 from agent_loop.protocols import Recalled
 from agent_loop.records import Candidate, Verdict
@@ -24,6 +24,7 @@ def rememberer(
 ) -> Callable[[Candidate, Verdict], None]:
     """Puts a verdict into the memory; a second time it changes nothing."""
     traits = traits_of(job)
+    gaps = gap_shares(ceiling)
     harness = sources_digest(ROOT)
 
     def remember(candidate: Candidate, verdict: Verdict) -> None:
@@ -45,7 +46,7 @@ def rememberer(
             derived_from=candidate.parents,
         )
         effect = verdict.effect if verdict.stage == "confirm" else None
-        share = None if ceiling is None else ceiling.closable_share
+        share = gaps.get(mechanism.gap, gaps.get(WHOLE))
         shares = None if effect is None else closed_share(effect, share)
         closed, closed_low, closed_high = shares or (None, None, None)
         row = Evidence(
@@ -68,18 +69,31 @@ def rememberer(
     return remember
 
 
+def gap_shares(ceiling: CeilingModel | None) -> Mapping[str, float]:
+    """Share of stock's time that could go away, by component and as a whole; empty without a cost model."""
+    if ceiling is None:
+        return {}
+    parts = {gap.component: gap.share * ceiling.closable_share for gap in ceiling.gaps}
+    return {**parts, WHOLE: ceiling.closable_share}
+
+
 def recaller(
-    memory: Memory, job: Job, ceiling: CeilingModel | None, now: Callable[[], datetime.datetime]
+    memory: Memory,
+    job: Job,
+    ceiling: CeilingModel | None,
+    now: Callable[[], datetime.datetime],
+    campaign: str | None = None,
 ) -> Callable[[str, int], list[Recalled]]:
-    """Answers an explorer's question from the memory."""
+    """Answers an explorer's question from the memory, by what other campaigns than its own have put there.
+
+    A campaign that was killed and goes on is so told the same as before.
+    """
     traits = traits_of(job)
     stock = next(arm for arm in job.plan.arms if arm.kind == "stock")
-    gaps = {} if ceiling is None else {"": ceiling.closable_share}
-    if ceiling is not None:
-        gaps |= {gap.component: gap.share * ceiling.closable_share for gap in ceiling.gaps}
+    gaps = gap_shares(ceiling)
 
     def recall(words: str, limit: int) -> list[Recalled]:
-        known = memory.known()
+        known = [other for one in memory.known() if (other := _without(one, campaign)) is not None]
         wanted = words.lower().split()
         chosen = [
             one
@@ -104,3 +118,9 @@ def recaller(
         ]
 
     return recall
+
+
+def _without(known: Known, campaign: str | None) -> Known | None:
+    """A record by the evidence of other campaigns; None where there is no other."""
+    left = tuple(row for row in known.evidence if row.campaign != campaign)
+    return None if known.evidence and not left else known._replace(evidence=left)

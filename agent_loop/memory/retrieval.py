@@ -2,7 +2,7 @@
 
 Records whose preconditions fail are left out; unknown ones stay, marked. The score orders: the pooled
 share of a gap that the record closed where it was confirmed, shrunken towards none, times the gap here,
-times how alike the deployments are, times how fresh the evidence is. At most two of a gap.
+times how alike the deployments are, times how fresh the evidence is. At most two of a kind.
 """
 
 from __future__ import annotations
@@ -13,7 +13,8 @@ from typing import NamedTuple
 
 from agent_loop.memory.records import Evidence, Mechanism, Trait
 
-OF_A_KIND = 2  # records of one gap in an answer
+WHOLE = ""  # in place of a component: all that could go away
+OF_A_KIND = 2  # records of one gap, or where they name none of one mechanism, in an answer
 PRIOR = 1.0  # evidence rows' worth of "closes nothing"
 TAU_DAYS = {"cuda": 365.0, "cpu": 365.0, "remote": 90.0}  # how long evidence keeps 1/e of its weight
 # Weight of evidence from a deployment that differs in a trait: first guesses, see `agent_loop.memory`.
@@ -60,7 +61,7 @@ def retrieve(
     Args:
         known: all records.
         traits: of this deployment.
-        gaps: closable share of stock's time by component; "" is all of it.
+        gaps: closable share of stock's time by component; `WHOLE` is all of it.
         age_days: of each evidence row, by `key_of`.
         conflicts: pairs of record ids that did not go together.
         limit: of the answer.
@@ -69,7 +70,7 @@ def retrieve(
     found.sort(key=lambda match: (-match.score, match.mechanism.id))
     kept: list[Match] = []
     for match in found:
-        if sum(one.mechanism.gap == match.mechanism.gap for one in kept) >= OF_A_KIND:
+        if sum(_kind(one) == _kind(match) for one in kept) >= OF_A_KIND:
             continue
         against = [
             one.mechanism.name for one in kept if _pair(one, match) in {tuple(sorted(c)) for c in conflicts}
@@ -109,11 +110,11 @@ def _match(
         transfer(row.traits, traits) * freshness(age_days.get(key_of(row), 0.0), row.traits.get("device"))
         for row in one.evidence
     ]
-    gap = gaps.get(mechanism.gap, gaps.get("", UNKNOWN_GAP))
+    gap = gaps.get(mechanism.gap, gaps.get(WHOLE, UNKNOWN_GAP))
     pooled = 0.0
     for row, weight in zip(one.evidence, weights, strict=True):
         share = row.closed if row.closed is not None else _speed_share(row)
-        pooled += weight * (max(0.0, share) if row.positive else 0.0)
+        pooled += weight * (min(1.0, max(0.0, share)) if row.positive else 0.0)
     pooled /= sum(weights) + PRIOR
     saved = min(LARGEST_SHARE, pooled * gap)
     negatives = tuple(
@@ -128,6 +129,10 @@ def _match(
 def _speed_share(row: Evidence) -> float:
     """Saved share of stock's time, in place of the share of a gap that nobody measured."""
     return 0.0 if row.effect is None else 1.0 - 1.0 / row.effect.point
+
+
+def _kind(match: Match) -> str:
+    return match.mechanism.gap or match.mechanism.name
 
 
 def _pair(one: Match, other: Match) -> tuple[str, ...]:

@@ -96,6 +96,7 @@ class Host:
         speed: speedup over stock of an arm with these parameters.
         noise: standard deviation of the log time of an arm in a launch.
         lossy: whether an arm with these parameters emits a token that is not stock's.
+        late: whether its first token is late, on public or on unseen rows.
     """
 
     def __init__(
@@ -107,10 +108,12 @@ class Host:
         lossy: Callable[[Mapping[str, Param]], bool] = lambda _: False,
         refuses: Callable[[Mapping[str, Param]], bool] = lambda _: False,
         fails: Callable[[Mapping[str, Param]], bool] = lambda _: False,
+        late: Callable[[Mapping[str, Param], bool], bool] = lambda _, __: False,
         seed: int = 0,
     ) -> None:
         self.root = root
         self.speed, self.lossy, self.refuses, self.fails = speed, lossy, refuses, fails
+        self.late = late
         self.noise = noise
         self.seed = seed
         self.deny: Mapping[str, Param] | None = None  # parameters of an arm that no unseen row likes
@@ -174,7 +177,8 @@ class Host:
     def run(self, job: Job, seed: str) -> StoredRun:
         """A run of these arms with launch noise."""
         rng = random.Random(seed)  # noqa: S311 - noise, not a secret
-        prompts = [f"own/p{n}" for n in range(sum(spec.count for spec in job.plan.sets))]
+        row = "u" if job.plan.sets[0].name == "unseen" else "p"
+        prompts = [f"own/{row}{n}" for n in range(sum(spec.count for spec in job.plan.sets))]
         responses = []
         for launch in range(job.plan.measure.launches):
             factors = {
@@ -202,8 +206,9 @@ class Host:
             if arm.kind != "stock" and not failed:
                 speedup = compare_arms(stock, mine, dict.fromkeys(prompts, "chat"), job.plan.stats).headline
             times = sorted((r.end_ns or 0) / 1e6 for r in mine)
+            late = self.late(arm.params, prompts[0].startswith("own/u"))
             latency = Latency(
-                ttft_median=100.0,
+                ttft_median=300.0 if late else 100.0,
                 ttft_p90=100.0,
                 tpot_median=1.0,
                 tpot_p90=1.0,

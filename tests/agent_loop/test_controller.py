@@ -13,10 +13,14 @@ import pytest
 from agent_loop.campaign import Controls, ExplorerSpec, Rules, Tuning
 from agent_loop.controller.controlling import State
 from agent_loop.controller.database import Database
+from agent_loop.controller.policy import check
+from agent_loop.controller.purse import Purse
 from agent_loop.explorers.offline import OfflineExplorer
 from agent_loop.protocols import BudgetSpent, Desk, Knob
 from agent_loop.records import Budget, Candidate, Hypothesis, Told
-from harness.errors import DataError, InvalidRun, UsageError
+from harness.cli import main
+from harness.errors import EXIT_OK, EXIT_USAGE, DataError, InvalidRun, UsageError
+from harness.oracle.stored import StoredRun
 from harness.plan import Param
 from tests.agent_loop.simulated import BACKEND, Host, Stage, make_loop
 from tests.forking import in_fork
@@ -57,7 +61,7 @@ def run(root: Path, host: Host, work: Callable[[Desk], object], **hooks: Any) ->
 
 
 def database(root: Path) -> Database:
-    return Database(root / "loop.sqlite", str, readonly=True)
+    return Database(root / "loop.sqlite", str, must_exist=True)
 
 
 def final(root: Path) -> dict[str, str]:
@@ -115,7 +119,7 @@ def test_each_fault_has_its_own_verdict_and_spoils_nobody_elses(tmp_path: Path) 
     assert [told.outcome for told in found] == [
         "PASSED",
         "LOSSY",
-        "POLICY",
+        "INVALID",  # it does not open: nobody is convicted of anything
         "INCOMPLETE",
         "NO_GAIN",
         "POLICY",
@@ -151,7 +155,7 @@ def test_a_confirmation_tells_the_explorer_one_bit(tmp_path: Path) -> None:
     controller.run([Scripted(work)])
 
     confirmed = [told for told in heard if told.stage == "confirm"]
-    assert [told.outcome for told in confirmed] == ["ACCEPT", "NO_GAIN"]
+    assert [told.outcome for told in confirmed] == ["ACCEPT", "REJECTED"]
     assert [told.detail for told in confirmed] == ["accepted", "rejected"]
     assert all(told.effect is None and told.acceptance_length is None for told in confirmed)
 
@@ -209,6 +213,97 @@ def test_a_budget_ends_the_search_and_what_was_submitted_stands(tmp_path: Path) 
     assert len(database(tmp_path).slots()) == 1
 
 
+def test_budgets_of_a_campaign_hold_over_all_its_rounds(tmp_path: Path) -> None:
+    loop = make_loop(budget=Budget(trials=4, submissions=1), rounds=2)
+    rounds: list[int] = []
+    spent: list[tuple[str, str]] = []
+
+    def work(desk: Desk) -> None:
+        rounds.append(len(rounds))
+        new = candidate(width=3 + rounds[-1])
+        desk.trial([new, candidate(width=6)])  # the second time the latter is known, and free
+        desk.submit(candidate(width=6))
+        for ask in (lambda: desk.submit(new), lambda: desk.trial([candidate(width=5 + 2 * rounds[-1])])):
+            try:
+                ask()
+            except BudgetSpent as error:
+                spent.append((error.field, error.scope))
+
+    run(tmp_path, Host(tmp_path, width), work, loop=loop)
+    assert spent == [("submissions", "made"), ("submissions", "made"), ("trials", "made")]
+    assert {one.params["width"] for one in database(tmp_path).candidates()} == {3, 4, 5, 6}
+    assert [one.params for one, _ in database(tmp_path).submissions()] == [{"width": 6}]
+
+
+def test_scopes_nest_and_what_is_refused_counts_nowhere() -> None:
+    now = [0.0]
+    campaign = Purse("campaign", Budget(trials=2, seconds=10.0), lambda: now[0])
+    one, other = (Purse(name, Budget(submissions=1), lambda: now[0], campaign) for name in ("one", "other"))
+    one.spend(tried=["a"], submitted=["a"])  # what was not tried before is a trial, too
+    with pytest.raises(BudgetSpent, match="one: budget of `submissions`"):
+        one.spend(tried=["b"], submitted=["b"])
+    other.spend(tried=["a", "b"])
+    with pytest.raises(BudgetSpent, match="campaign: budget of `trials`"):
+        other.spend(tried=["c"])
+    other.spend(tried=["b"], submitted=["b"])
+    now[0] = 10.5
+    with pytest.raises(BudgetSpent, match="campaign: budget of `seconds`"):
+        one.spend(tried=["a"])
+
+
+def test_a_guardrail_that_breaks_on_unseen_rows_is_a_regression(tmp_path: Path) -> None:
+    host = Host(tmp_path, width, late=lambda params, unseen: unseen and params.get("width") == 6)
+    run(tmp_path, host, tells([], candidate(width=6), submit=True))
+    verdict = database(tmp_path).verdict(candidate(width=6).id, "confirm")
+    assert verdict is not None
+    assert verdict.outcome == "REGRESSION"
+    assert "time to first token" in verdict.detail
+
+
+def test_a_run_that_was_refused_for_its_tokens_convicts_the_candidate_of_its_own_only(tmp_path: Path) -> None:
+    class Elsewhere(Host):
+        """Refuses a run though no token of the candidate is wrong."""
+
+        def _decide(self, run: StoredRun) -> str:
+            return "reject: violated"
+
+    run(tmp_path, Elsewhere(tmp_path, width), tells([], candidate(width=6), submit=True))
+    verdict = database(tmp_path).verdict(candidate(width=6).id, "confirm")
+    assert verdict is not None
+    assert verdict.outcome == "INVALID"
+
+
+def test_what_wants_a_person_is_tried_once_one_has_read_it(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    odd = msgspec.structs.replace(
+        candidate(width=6),
+        backend="faster:open_session",
+        patch="--- /dev/null\n+++ b/faster.py\n@@ -0,0 +1,1 @@\n+import ctypes\n",
+    )
+    found: list[Told] = []
+    host = Host(tmp_path, width)
+    run(tmp_path, host, tells(found, odd, candidate(width=3)))
+    assert (found[0].stage, found[0].outcome) == ("policy", "NEEDS_HUMAN")
+    words = ["loop", "review", str(tmp_path)]
+    assert main([*words, "--release", odd.id]) == EXIT_USAGE
+    assert "go together" in capsys.readouterr().err
+    assert main([*words, "--release", candidate(width=3).id, "--because", "x"]) == EXIT_USAGE
+    assert "does not wait for a person" in capsys.readouterr().err
+    assert main([*words, "--release", odd.id, "--because", "it reads a clock of the C library"]) == EXIT_OK
+    run(tmp_path, host, lambda desk: None)  # its explorer does not ask again
+    opened = database(tmp_path)
+    opened.check_chain()
+    verdict = opened.verdict(odd.id, "confirm")
+    assert verdict is not None
+    assert verdict.outcome == "ACCEPT"
+    assert opened.verdict(odd.id, "policy") is not None  # that it wanted somebody stays on record
+    forbidden = msgspec.structs.replace(odd, patch=f"{odd.patch}{odd.patch}".replace("b/faster", "b/../x", 1))
+    refused = check(forbidden, frozenset(), read=True)
+    assert refused is not None
+    assert refused.outcome == "POLICY"  # a person's word opens one door and no other
+
+
 def test_an_explorer_that_breaks_ends_alone(tmp_path: Path) -> None:
     def work(desk: Desk) -> None:
         desk.submit(candidate(width=6))
@@ -219,49 +314,103 @@ def test_an_explorer_that_breaks_ends_alone(tmp_path: Path) -> None:
     assert any(event.kind == "explorer-failed" for event in database(tmp_path).events())
 
 
-def campaign(root: Path, state: str | None = None) -> None:
-    """A campaign that tunes, finds, confirms, stacks and ablates; it is killed where `state` is reached."""
+class Noting:
+    """Tries, submits and asks in two rounds; what its last life was told lies in a file for each round."""
+
+    name = "offline"
+
+    def __init__(self, root: Path) -> None:
+        self.root = root
+
+    def explore(self, desk: Desk, budget: Budget, seed: int) -> None:
+        number = seed // 1000
+        wide, form = candidate(width=4), candidate(width=2, form="b")
+        tried = [[wide, form, candidate(width=1)], [wide, form, candidate(width=3)]][number]
+        told = desk.trial(tried)
+        for one, said in list(zip(tried, told, strict=True))[:2]:
+            if said.outcome == "PASSED":
+                told.append(desk.submit(one))
+        told += desk.heard()
+        (self.root / f"told-{number}.json").write_bytes(msgspec.json.encode(told))
+
+
+def campaign(root: Path, die: Callable[[State], None] = lambda _: None) -> None:
+    """Tunes, finds, confirms, looks again at what it has, stacks and ablates: every state is reached."""
     root.mkdir(exist_ok=True)
-    tuning = Tuning(trials=2, knobs=(Knob(name="width", values=(1, 2, 3)),))
-    loop = make_loop(ablate=make_loop().plan.screen, tune=tuning)
-    host = Host(root, lambda params: width(params) * (1.02 if params.get("turbo") else 1.0))
+    loop = make_loop(
+        ablate=make_loop().plan.screen,
+        tune=Tuning(trials=2, knobs=(Knob(name="width", values=(1, 2, 3)),)),
+        rules=Rules(confirm_slots=3, launch_blocks=6),
+        rounds=2,
+    )
+    host = Host(root, lambda params: width(params) * (1.2 if params.get("form") == "b" else 1.0), noise=0.002)
+    Stage(root, host, loop).controller(die).run([Noting(root)])
 
-    def die(reached: State) -> None:
-        if reached == state:
-            os.kill(os.getpid(), signal.SIGKILL)
 
-    def work(desk: Desk) -> None:
-        tried = [candidate(width=4), candidate(width=6, turbo=True), candidate(width=1)]
-        for one, told in zip(tried, desk.trial(tried), strict=True):
-            if told.passed:
-                desk.submit(one)
-
-    Stage(root, host, loop).controller(die).run([Scripted(work)])
+def told(root: Path) -> list[str]:
+    return [path.read_text() for path in sorted(root.glob("told-*.json"))]
 
 
 @pytest.fixture(scope="module")
-def uninterrupted(tmp_path_factory: pytest.TempPathFactory) -> dict[str, str]:
+def uninterrupted(tmp_path_factory: pytest.TempPathFactory) -> tuple[dict[str, str], list[str], list[State]]:
+    """How it ends, what its explorer was told, and the states that it went through."""
     root = tmp_path_factory.mktemp("whole")
-    campaign(root)
-    return final(root)
+    states: list[State] = []
+    campaign(root, states.append)
+    return final(root), told(root), states
 
 
-@pytest.mark.parametrize("state", get_args(State))
-def test_a_controller_that_is_killed_anywhere_ends_where_an_uninterrupted_one_does(
-    tmp_path: Path, state: str, uninterrupted: dict[str, str]
+def test_the_campaign_that_is_killed_goes_through_every_state(
+    uninterrupted: tuple[dict[str, str], list[str], list[State]],
 ) -> None:
-    root = tmp_path / "campaign"
-    assert in_fork(lambda: campaign(root, state)) == -signal.SIGKILL
+    end, _, states = uninterrupted
+    assert set(states) == set(get_args(State))
+    assert states.count("slot-opened") == 3
+    assert sorted(end.values()).count("ACCEPT") == 3  # the two and their stack
+
+
+def killed_and_continued(
+    root: Path, moment: int, whole: tuple[dict[str, str], list[str], list[State]]
+) -> None:
+    """Killed at a moment and started anew, it ends where an uninterrupted one does and tells the same."""
+    end, said, states = whole
+    left = [moment]
+
+    def die(_: State) -> None:
+        left[0] -= 1
+        if left[0] < 0:
+            os.kill(os.getpid(), signal.SIGKILL)
+
+    assert in_fork(lambda: campaign(root, die)) == -signal.SIGKILL
     campaign(root)
     again = final(root)
     database(root).check_chain()
     looked = (root / "shards").read_text().split()
     assert len(looked) == len(set(looked))  # no shard was looked at twice
-    if state == "slot-opened":  # the slot is lost before anybody looked: one fewer is left
-        assert "lost" in again["slots"]
-        assert len(looked) == 1
+    if states[moment] == "slot-opened":  # the slot is lost before anybody looked: one fewer is left
+        assert again["slots"].count("lost") == 1
+        assert len(looked) == 2
     else:
-        assert again == uninterrupted
+        assert again == end
+        assert told(root) == said
+
+
+@pytest.mark.parametrize("state", get_args(State))
+def test_a_controller_that_is_killed_anywhere_ends_where_an_uninterrupted_one_does(
+    tmp_path: Path, state: State, uninterrupted: tuple[dict[str, str], list[str], list[State]]
+) -> None:
+    """At the last time that it reaches each state: most of what can be mistaken for undone lies behind it."""
+    states = uninterrupted[2]
+    moment = len(states) - 1 - states[::-1].index(state)
+    killed_and_continued(tmp_path / "campaign", moment, uninterrupted)
+
+
+@pytest.mark.slow
+def test_a_controller_may_be_killed_at_every_moment(
+    tmp_path: Path, uninterrupted: tuple[dict[str, str], list[str], list[State]]
+) -> None:
+    for moment in range(len(uninterrupted[2])):
+        killed_and_continued(tmp_path / str(moment), moment, uninterrupted)
 
 
 def test_a_campaign_is_not_continued_with_other_rules(tmp_path: Path) -> None:

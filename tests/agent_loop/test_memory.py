@@ -7,6 +7,7 @@ from typing import Any
 import msgspec
 import pytest
 
+from agent_loop.cost_model.ceiling import ceiling
 from agent_loop.explorers.offline import OfflineExplorer
 from agent_loop.memory.records import (
     Evidence,
@@ -17,13 +18,14 @@ from agent_loop.memory.records import (
     preconditions_for,
     traits_of,
 )
-from agent_loop.memory.remembering import recaller, rememberer
-from agent_loop.memory.retrieval import Known, freshness, retrieve, transfer
+from agent_loop.memory.remembering import gap_shares, recaller, rememberer
+from agent_loop.memory.retrieval import WHOLE, Known, freshness, retrieve, transfer
 from agent_loop.memory.store import Memory, state_of
 from agent_loop.records import Candidate, Effect, Hypothesis, Outcome, Verdict
 from harness.cli import main
 from harness.errors import EXIT_OK, EXIT_USAGE, UsageError
 from tests.agent_loop.simulated import BACKEND, Host, Stage, make_loop
+from tests.agent_loop.test_cost_model import FREE, MACHINE, MODEL, STOCK, run_of
 
 NOW = datetime.datetime(2026, 1, 2, tzinfo=datetime.UTC)
 HERE: dict[str, Trait] = {"backend": BACKEND, "target": "t", "device": "cpu", "batch": 1, "greedy": True}
@@ -144,8 +146,9 @@ def test_records_are_ordered_by_what_they_closed_and_negatives_warn() -> None:
 
 
 def test_an_answer_is_diverse_and_tells_conflicts() -> None:
-    many = [known(n, "ACCEPT") for n in (3, 4, 5)]
+    many = [known(n, "ACCEPT", gap="a") for n in (3, 4, 5)]
     assert len(retrieve(many, HERE, {}, {})) == 2
+    assert len(retrieve([known(n, "ACCEPT") for n in (3, 4, 5)], HERE, {}, {})) == 3  # each a mechanism
     pair = [many[0].mechanism.id, known(9, "ACCEPT", gap="b").mechanism.id]
     found = retrieve([many[0], known(9, "ACCEPT", gap="b")], HERE, {}, {}, [(pair[0], pair[1])])
     assert any("conflicts with" in text for one in found for text in one.warnings)
@@ -170,6 +173,38 @@ def test_an_effect_is_a_share_of_the_gap_with_its_interval() -> None:
     assert share[0] == pytest.approx((1 - 1 / 1.5) / 0.5)
     assert share[1] < share[0] < share[2]
     assert closed_share(EFFECT, None) is None
+
+
+def test_a_share_is_of_the_gap_that_the_record_names_and_is_used_so(tmp_path: Path) -> None:
+    """On the same deployment the same effect is expected again, but for the shrinkage."""
+    job, model = make_loop().job, ceiling(run_of(STOCK, *FREE), "stock", MACHINE, MODEL)
+    shares = gap_shares(model)
+    assert shares["weights"] < shares[WHOLE]
+    saved = shares["weights"] / 2.0
+    half = Effect(point=1.0 / (1.0 - saved), low=1.01, high=1.2, confidence=0.95, blocks=6)
+    named = msgspec.structs.replace(candidate(), hypothesis=Hypothesis(mechanism="m", gap="weights"))
+    verdict = Verdict(candidate_id=named.id, stage="confirm", outcome="ACCEPT", detail="", effect=half)
+    memory = Memory(tmp_path / "m.sqlite")
+    rememberer(memory, job, model, "campaign", lambda: NOW)(named, verdict)
+    (row,) = memory.known()[0].evidence
+    assert row.closed == pytest.approx(0.5)
+    assert row.gap_share == pytest.approx(shares["weights"])
+    (found,) = recaller(memory, job, model, lambda: NOW)("", 8)
+    assert found.expected_speedup == pytest.approx(1.0 / (1.0 - saved / 2.0))  # one row against the prior
+    memory.close()
+
+
+def test_a_campaign_is_not_told_what_it_has_put_there_itself(tmp_path: Path) -> None:
+    memory, job = Memory(tmp_path / "m.sqlite"), make_loop().job
+    for width, campaigns in ((4, ("mine",)), (6, ("mine", "another"))):
+        one = mechanism(width)
+        for name in campaigns:
+            memory.add(one, evidence(one, "ACCEPT" if name == "mine" else "NO_GAIN", campaign=name))
+    (found,) = recaller(memory, job, None, lambda: NOW, "mine")("", 8)
+    assert found.params == {"width": 6}
+    assert found.expected_speedup is None  # what it has confirmed itself is left out, too
+    assert len(recaller(memory, job, None, lambda: NOW, "third")("", 8)) == 2
+    memory.close()
 
 
 def test_the_state_of_a_record_follows_from_its_evidence() -> None:

@@ -1,6 +1,9 @@
 from __future__ import annotations
 
+import os
+import signal
 from pathlib import Path
+from typing import Any
 
 from agent_loop.campaign import ExplorerSpec
 from agent_loop.controller.database import Database
@@ -9,6 +12,7 @@ from agent_loop.explorers.offline import OfflineExplorer
 from agent_loop.protocols import Edit, Knob, Space
 from agent_loop.records import Budget, Candidate
 from tests.agent_loop.simulated import BACKEND, Host, Stage, make_loop
+from tests.forking import in_fork
 
 SPACES = (
     Space(
@@ -19,12 +23,15 @@ SPACES = (
 )
 
 
+SPEC: dict[str, Any] = {"name": "offline", "kind": "offline", "budget": Budget(trials=5)}
+
+
 def proposed(root: Path, seed: int) -> list[tuple[str, str]]:
     root.mkdir()
     loop = make_loop(spaces=SPACES, seed=seed)
     stage = Stage(root, Host(root, lambda params: 1.0 + (int(params["width"]) - 2) / 20.0, noise=0.001), loop)
     stage.controller().run([OfflineExplorer("offline", batch=3)])
-    database = Database(root / "loop.sqlite", str, readonly=True)
+    database = Database(root / "loop.sqlite", str, must_exist=True)
     return [(one.id, one.origin) for one in database.candidates()]
 
 
@@ -34,10 +41,32 @@ def test_a_seed_gives_one_search_and_another_seed_another(tmp_path: Path) -> Non
     assert first != other
 
 
+def test_one_that_is_started_anew_after_its_confirmation_asks_the_same(tmp_path: Path) -> None:
+    """What was decided of its candidates meanwhile must not lead its sampler elsewhere."""
+
+    def search(root: Path, deadly: str) -> list[str]:
+        root.mkdir(exist_ok=True)
+        loop = make_loop(spaces=SPACES, explorers=(ExplorerSpec(**SPEC),))
+        speed = lambda params: 1.0 + (int(params["width"]) - 2) / 20.0  # noqa: E731
+
+        def die(state: str) -> None:
+            if state == deadly:
+                os.kill(os.getpid(), signal.SIGKILL)
+
+        Stage(root, Host(root, speed, noise=0.001), loop).controller(die).run(
+            [OfflineExplorer("offline", batch=3)]
+        )
+        return [one.id for one in Database(root / "loop.sqlite", str, must_exist=True).candidates()]
+
+    whole = search(tmp_path / "whole", "")
+    assert in_fork(lambda: search(tmp_path / "killed", "ended")) == -signal.SIGKILL
+    assert search(tmp_path / "killed", "") == whole
+
+
 def test_the_null_control_is_tried_first_and_never_submitted(tmp_path: Path) -> None:
     root = tmp_path / "a"
     assert proposed(root, 1)[0][1] == "null"
-    database = Database(root / "loop.sqlite", str, readonly=True)
+    database = Database(root / "loop.sqlite", str, must_exist=True)
     submitted = [one.origin for one, _ in database.submissions()]
     assert submitted
     assert "null" not in submitted
@@ -47,7 +76,7 @@ def test_a_small_space_is_searched_to_its_end_and_left(tmp_path: Path) -> None:
     loop = make_loop(explorers=(ExplorerSpec(name="offline", kind="offline"),))
     stage = Stage(tmp_path, Host(tmp_path, lambda params: 1.0), loop)
     stage.controller().run([OfflineExplorer("offline", batch=3)])
-    found = {str(one.params) for one in Database(tmp_path / "loop.sqlite", str, readonly=True).candidates()}
+    found = {str(one.params) for one in Database(tmp_path / "loop.sqlite", str, must_exist=True).candidates()}
     assert found == {str({"width": n}) for n in (2, 3, 4, 6)}
 
 
@@ -79,7 +108,7 @@ def edited(root: Path) -> list[Candidate]:
     host = Host(root, lambda params: 1.0 + (int(params.get("width", 2)) - 2) / 20.0, noise=0.001)
     stage = Stage(root, host, loop)
     stage.controller().run([OfflineExplorer("offline", batch=3)])
-    return Database(root / "loop.sqlite", str, readonly=True).candidates()
+    return Database(root / "loop.sqlite", str, must_exist=True).candidates()
 
 
 def test_edits_are_searched_like_knobs_and_travel_as_patches(tmp_path: Path) -> None:

@@ -7,7 +7,7 @@ import pytest
 
 from agent_loop.controller.policy import check, patch_files
 from agent_loop.controller.stacking import changes, stacked, variants
-from agent_loop.records import Candidate, Hypothesis, Verdict
+from agent_loop.records import Candidate, Hypothesis, Outcome, Verdict
 from agent_loop.toml import to_toml
 from harness.errors import DataError
 from harness.plan import ArmSpec, Plan
@@ -107,11 +107,21 @@ def test_nothing_of_unseen_rows_is_told() -> None:
         detail="rejected: not-faster",
         acceptance_length=3.0,
     )
-    assert (verdict.told.detail, verdict.told.effect, verdict.told.acceptance_length) == (
-        "rejected",
-        None,
-        None,
-    )
+    told = verdict.told
+    assert (told.detail, told.effect, told.acceptance_length) == ("rejected", None, None)
+    others: list[Outcome] = [
+        "LOSSY",
+        "BELOW_CEILING",
+        "INCOMPLETE",
+        "REGRESSION",
+        "INFRA",
+        "INVALID",
+        "CHEAT",
+    ]
+    for outcome in others:  # one bit: no reason may be told from another
+        assert msgspec.structs.replace(verdict, outcome=outcome, detail="x").told == told
+    assert msgspec.structs.replace(verdict, outcome="ACCEPT").told.outcome == "ACCEPT"
+    assert msgspec.structs.replace(verdict, outcome="UNPROVEN").told.outcome == "UNPROVEN"  # nobody looked
 
 
 def test_a_plan_survives_the_way_through_a_file() -> None:

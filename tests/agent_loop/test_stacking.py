@@ -37,7 +37,7 @@ def campaign(root: Path, together: float) -> Stage:
 
 
 def stack(root: Path) -> Candidate:
-    database = Database(root / "loop.sqlite", str, readonly=True)
+    database = Database(root / "loop.sqlite", str, must_exist=True)
     return next(one for one in database.candidates() if one.explorer == "controller")
 
 
@@ -45,7 +45,7 @@ def test_parts_that_add_up_are_confirmed_as_one_and_remembered(tmp_path: Path) -
     stage = campaign(tmp_path, 1.44)
     together = stack(tmp_path)
     assert together.params == {"width": 4, "form": "b"}
-    database = Database(tmp_path / "loop.sqlite", str, readonly=True)
+    database = Database(tmp_path / "loop.sqlite", str, must_exist=True)
     verdict, confirmed = database.verdict(together.id, "stack"), database.verdict(together.id, "confirm")
     assert verdict is not None
     assert verdict.outcome == "PASSED"
@@ -59,7 +59,7 @@ def test_parts_that_add_up_are_confirmed_as_one_and_remembered(tmp_path: Path) -
 def test_parts_that_do_not_add_up_spend_no_slot_and_are_noted(tmp_path: Path) -> None:
     stage = campaign(tmp_path, 1.1)
     together = stack(tmp_path)
-    database = Database(tmp_path / "loop.sqlite", str, readonly=True)
+    database = Database(tmp_path / "loop.sqlite", str, must_exist=True)
     verdict = database.verdict(together.id, "stack")
     assert verdict is not None
     assert verdict.outcome == "NO_GAIN"
@@ -74,6 +74,6 @@ def test_parts_that_do_not_add_up_spend_no_slot_and_are_noted(tmp_path: Path) ->
 
 def test_a_stack_that_fails_the_screen_is_noted_too(tmp_path: Path) -> None:
     stage = campaign(tmp_path, 0.5)  # slower than stock: the screen ends it
-    database = Database(tmp_path / "loop.sqlite", str, readonly=True)
+    database = Database(tmp_path / "loop.sqlite", str, must_exist=True)
     assert database.verdict(stack(tmp_path).id, "stack") is None
     assert len(stage.conflicts) == 1

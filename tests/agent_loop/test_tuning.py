@@ -46,7 +46,7 @@ def campaign(root: Path, *tried: Candidate, trials: int = 3) -> Stage:
 
 
 def opened(root: Path) -> Database:
-    return Database(root / "loop.sqlite", str, readonly=True)
+    return Database(root / "loop.sqlite", str, must_exist=True)
 
 
 def test_stocks_own_knobs_are_searched_before_anything_else(tmp_path: Path) -> None:

@@ -15,6 +15,7 @@ from typing import Any
 
 import pytest
 
+from agent_loop.assembling import Folders
 from agent_loop.gateway.patience import Patience
 from agent_loop.gateway.settings import Settings
 from agent_loop.gateway.starting import Door, guests, running, with_key
@@ -308,6 +309,18 @@ def test_a_second_life_knows_what_was_spent_and_answers_what_was_answered(tmp_pa
         assert "second" in ask(door, stream=True)[1]  # once each
         assert ask(door)[0] == 429
         assert spent(door)["dollars"] == pytest.approx(2 * TURN_DOLLARS)
+
+
+def test_what_a_campaign_has_spent_is_read_while_its_gateway_lives(tmp_path: Path) -> None:
+    with gateway(tmp_path / "gateway", [text("yes")]) as world:
+        door = world.doors["e"]
+        ask(door)
+        found = Folders(tmp_path).asked
+        assert found is not None
+        assert found.dollars == pytest.approx(TURN_DOLLARS)
+        assert found.turns == 1
+        assert spent(door)["dollars"] == pytest.approx(found.dollars)  # it was not disturbed
+    assert Folders(tmp_path / "elsewhere").asked is None
 
 
 def test_a_reservation_that_a_killed_gateway_left_counts_in_full(tmp_path: Path) -> None:

@@ -2,16 +2,17 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import jinja2
 
 from agent_loop.campaign import Loop
 from agent_loop.controller.database import Database
 from agent_loop.cost_model.ceiling import CeilingModel
-from agent_loop.records import Candidate, Effect, Spent, Verdict
+from agent_loop.records import Candidate, Effect, Outcome, Spent, Verdict
 from agent_loop.watching import as_json, caught, figure, label, measured_seconds, plain, summary, tuned_stock
 from harness.storage import write_atomic
 
@@ -51,12 +52,15 @@ def page(loop: Loop, database: Database, ceiling: CeilingModel | None, asked: Sp
     )
     verdicts = database.verdicts()
     confirmed = [
-        (label(one), verdict.effect)
+        (label(one), verdict.outcome, verdict.effect)
         for verdict in verdicts
         if verdict.stage == "confirm" and verdict.effect is not None
         if (one := database.candidate(verdict.candidate_id)) is not None
     ]
-    scale = max([1.1, *(effect.high for _, effect in confirmed)])
+    axis = _Axis(
+        min([0.9, *(effect.low for _, _, effect in confirmed)]),
+        max([1.1, *(effect.high for _, _, effect in confirmed)]),
+    )
     return environment.get_template("campaign.html.j2").render(
         name=loop.plan.name,
         candidates=len(database.candidates()),
@@ -86,9 +90,9 @@ def page(loop: Loop, database: Database, ceiling: CeilingModel | None, asked: Sp
             if (measured := database.verdict(one.id, "measure")) is not None
             if (over := measured.over_tuned) is not None
         ],
-        one=_place(1.0, scale),
-        ticks=[{"at": _place(value, scale), "text": f"{value:g}x"} for value in _ticks(scale)],
-        forest=[_forest(name, effect, scale) for name, effect in confirmed],
+        one=axis.place(1.0),
+        ticks=[{"at": axis.place(value), "text": f"{value:g}x"} for value in axis.ticks()],
+        forest=[_forest(name, outcome, effect, axis) for name, outcome, effect in confirmed],
         caught=[
             {"label": plain(label(one)), "outcome": v.outcome, "stage": v.stage, "detail": plain(v.detail)}
             for one, v in caught(database)
@@ -132,7 +136,7 @@ def _row(verdict: Verdict) -> dict[str, str]:
     """One line of a verdict card."""
     figures = [] if verdict.effect is None else [figure(verdict.effect)]
     if verdict.effect is not None and verdict.effect.p_value is not None:
-        figures.append(f"p = {verdict.effect.p_value:.2g} in {verdict.effect.blocks} launches")
+        figures.append(f"p = {verdict.effect.p_value:.2g}, launches: {verdict.effect.blocks}")
     if verdict.alpha is not None:
         figures.append(f"level {verdict.alpha:.2g}")
     if verdict.acceptance_length is not None:
@@ -156,13 +160,6 @@ def _cost(database: Database, asked: Spent | None) -> str:
         return f"No model was asked. {measured}"
     tokens = f"{asked.input_tokens} tokens in and {asked.output_tokens} out"
     return f"Models cost ${asked.dollars:.2f} in {asked.turns} turns ({tokens}). {measured}"
-
-
-def _ticks(scale: float) -> list[float]:
-    """Round speedups on the axis of the forest plot."""
-    steps = (0.1, 0.2, 0.25, 0.5, 1.0, 2.0, 5.0, 10.0, 25.0, 50.0, 100.0)
-    step = next((one for one in steps if scale / one <= TICKS), scale / TICKS)
-    return [round(step * n, 6) for n in range(1, int(scale / step) + 1)]
 
 
 def _waterfall(ceiling: CeilingModel, best: Effect | None) -> list[dict[str, Any]]:
@@ -200,15 +197,31 @@ def _bar(name: str, start: float, width: float, text: str, kind: str) -> dict[st
     return {"name": name, "x": start, "width": width, "text": text, "kind": kind, "at": at, "anchor": anchor}
 
 
-def _forest(name: str, effect: Effect, scale: float) -> dict[str, Any]:
+class _Axis(NamedTuple):
+    """Of the forest plot, from the least speedup on it to the greatest."""
+
+    low: float
+    high: float
+
+    def place(self, value: float) -> float:
+        """Where a speedup stands."""
+        return LEFT + WIDTH * (value - self.low) / (self.high - self.low)
+
+    def ticks(self) -> list[float]:
+        """Round speedups on it."""
+        long = self.high - self.low
+        steps = (0.05, 0.1, 0.2, 0.25, 0.5, 1.0, 2.0, 5.0, 10.0, 25.0, 50.0, 100.0)
+        step = next((one for one in steps if long / one <= TICKS), long / TICKS)
+        first = math.ceil(self.low / step)
+        return [round(step * n, 6) for n in range(first, int(self.high / step) + 1)]
+
+
+def _forest(name: str, outcome: Outcome, effect: Effect, axis: _Axis) -> dict[str, Any]:
     return {
         "label": plain(name)[:40],
-        "low": _place(effect.low, scale),
-        "point": _place(effect.point, scale),
-        "high": _place(effect.high, scale),
+        "kind": "good" if outcome == "ACCEPT" else "refused",
+        "low": axis.place(effect.low),
+        "point": axis.place(effect.point),
+        "high": axis.place(effect.high),
         "text": figure(effect),
     }
-
-
-def _place(value: float, scale: float) -> float:
-    return LEFT + WIDTH * min(value, scale) / scale

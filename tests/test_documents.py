@@ -15,6 +15,7 @@ import re
 import shlex
 import subprocess
 import sys
+import tomllib
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -218,6 +219,16 @@ def test_sessions_of_nox_that_documents_name_exist() -> None:
 NAMED = r"([a-z][\w-]*)(?![\w./-])"
 
 
+def test_extras_that_documents_name_exist() -> None:
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
+    for path in READMES:
+        for named in re.findall(
+            r"(?:specpilot-harness|['\"]\.)\[([\w,-]+)\]", path.read_text(encoding="utf-8")
+        ):
+            unknown = set(named.split(",")) - set(project["optional-dependencies"])
+            assert not unknown, f"{name(path)} names the extras {unknown}"
+
+
 @pytest.mark.parametrize("path", READMES, ids=name)
 def test_plans_deployments_files_and_modules_that_documents_name_exist(path: Path) -> None:
     text = path.read_text(encoding="utf-8")
@@ -282,8 +293,6 @@ def test_the_committed_schema_is_that_of_the_records(kind: str) -> None:
 
 @pytest.mark.parametrize("kind", ["plans", "deployments"])
 def test_built_in_files_fit_their_published_schema(kind: str) -> None:
-    import tomllib  # noqa: PLC0415
-
     import jsonschema  # noqa: PLC0415
 
     schema = json.loads((ROOT / "harness" / "schemas" / f"{kind.removesuffix('s')}.json").read_text())

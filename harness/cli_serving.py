@@ -133,7 +133,7 @@ def _slots(arm: ArmSpec) -> int:
 
 def _engine(deployment: Deployment, arm: ArmSpec) -> BatchEngine:
     from reference_mechanisms.backend import open_session  # noqa: PLC0415
-    from reference_mechanisms.serving.one_by_one import OneByOne  # noqa: PLC0415
+    from reference_mechanisms.batching.one_by_one import OneByOne  # noqa: PLC0415
 
     session = open_session(deployment, [arm])
     batcher = session.batcher(arm.name)

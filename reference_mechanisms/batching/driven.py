@@ -66,6 +66,7 @@ class DrivenBatcher:
         costs: StepCosts | None = None,
         close: Callable[[], None] = lambda: None,
         ahead: int | None = None,
+        joined: Callable[[int, Request], None] = lambda slot, request: None,  # noqa: ARG005
     ) -> None:
         """Start empty; a batch before on the same lane is over.
 
@@ -76,9 +77,10 @@ class DrivenBatcher:
             costs: the measured table, for those that need it.
             close: lets go of what target and drafter came from.
             ahead: steps started before one is read, at most 1; None: 1 on CUDA, else 0.
+            joined: told of a request and its slot before anything of it is run.
         """
         self._lane, self._turns, self._settings = lane, turns, settings
-        self._costs, self._close = costs, close
+        self._costs, self._close, self._joined = costs, close, joined
         cuda = lane.buffers.state.is_cuda
         self._most_ahead = int(cuda) if ahead is None else ahead
         self._everyone = Acceptance()
@@ -129,6 +131,7 @@ class DrivenBatcher:
             live = self._turns.open(slot, request)
             self._seats[slot] = _Seat(live=live, acceptance=Acceptance(self._everyone))
             self._lane.cache.clear(slot)
+            self._joined(slot, request)
         running = [self._seats[slot] for slot in now.cohorts.verified]
         outcomes: list[Outcome] = []
         begun = []

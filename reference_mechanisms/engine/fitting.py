@@ -10,6 +10,8 @@ import torch
 from reference_mechanisms.engine.graphs import free_bytes
 from reference_mechanisms.errors import TargetError
 from reference_mechanisms.targets.config import LlamaConfig
+from reference_mechanisms.targets.gated_delta import STATE_TYPE
+from reference_mechanisms.targets.hybrid_config import HybridConfig
 
 WeightFormat = Literal["bf16", "weight12"]
 DrafterFormat = Literal["bf16", "weight12", "int8", "fp8"]  # a drafter may be rounded
@@ -51,29 +53,57 @@ def layer_weights(config: LlamaConfig) -> int:
     return attention + 3 * config.hidden_size * config.intermediate_size
 
 
-def needs_of(config: LlamaConfig, weights: WeightFormat, *, positions: int, rows: int) -> Needs:
-    """What a dense target takes.
+def needs_of(
+    config: LlamaConfig | HybridConfig,
+    weights: WeightFormat,
+    *,
+    positions: int,
+    rows: int,
+    slots: int = 1,
+    number: int = 2,
+) -> Needs:
+    """What a target takes.
 
     Args:
         config: of the target.
-        weights: format of its matrices.
+        weights: format of its matrices; "bf16" are plain ones, of `number` bytes.
         positions: of the cache, all requests together.
         rows: of a step, all requests together.
+        slots: requests, each with recurrent states of its own.
+        number: bytes of a number outside the matrices.
     """
     table = config.vocab_size * config.hidden_size
-    # A tied head shares the packed table; in bf16 it is a copy in the order of the kernels.
-    tables = table if config.tied_head and weights == "weight12" else 2 * table
-    numbers = config.layers * layer_weights(config) + tables
-    norms = 2 * config.hidden_size + (config.heads + config.kv_heads) * config.head_dim * config.qk_norm
-    kept = int(numbers * BITS[weights] / 8) + 2 * (config.layers * norms + config.hidden_size)
-    cell = 2 * config.layers * 2 * config.kv_heads * config.head_dim
+    # In plain bf16 a head is a copy in the order of the kernels, tied or not; elsewhere a tied one shares.
+    shares = config.tied_head and (weights == "weight12" or number > 2)
+    if isinstance(config, HybridConfig):
+        numbers, kept, full = hybrid_weights(config), 0, config.kinds.count("full_attention")
+        delta = config.delta
+        state = delta.value_heads * delta.key_dim * delta.value_dim * STATE_TYPE.itemsize
+        states = slots * config.kinds.count("linear_attention") * state
+    else:
+        numbers = config.layers * layer_weights(config) + (table if shares else 2 * table)
+        norms = 2 * config.hidden_size + (config.heads + config.kv_heads) * config.head_dim * config.qk_norm
+        kept, full = number * (config.layers * norms + config.hidden_size), config.layers
+        states = 0
+    bits = BITS[weights] if weights == "weight12" else 8.0 * number
+    cell = full * 2 * config.kv_heads * config.head_dim * number
     largest = max(table, 2 * config.hidden_size * config.intermediate_size)
     return Needs(
-        weights=kept,
-        cache=positions * cell,
-        graphs=LIBRARIES + rows * _row_bytes(config, positions),
+        weights=int(numbers * bits / 8) + kept,
+        cache=positions * cell + states,
+        graphs=LIBRARIES + rows * _row_bytes(config, full, positions, number),
         loading=largest * (PACKING if weights == "weight12" else ARRANGING),
     )
+
+
+def hybrid_weights(config: HybridConfig) -> int:
+    """Numbers in the matrices of a hybrid target."""
+    delta, hidden = config.delta, config.hidden_size
+    linear = (delta.channels + 2 * delta.values + 2 * delta.value_heads) * hidden
+    full = (3 * config.heads + 2 * config.kv_heads) * config.head_dim * hidden
+    tables = (1 if config.tied_head else 2) * config.vocab_size * hidden
+    mixing = config.kinds.count("linear_attention") * linear + config.kinds.count("full_attention") * full
+    return mixing + config.layers * 3 * hidden * config.intermediate_size + tables
 
 
 def hold_deployment(needs: Needs, device: torch.device, what: str) -> None:
@@ -102,8 +132,8 @@ def check_fit(needs: Needs, free: int, what: str) -> None:
     )
 
 
-def _row_bytes(config: LlamaConfig, positions: int) -> int:
-    """Of the buffers of one row of a step, each kept for itself."""
-    per_layer = 2 * (6 * config.hidden_size + 3 * config.intermediate_size)
+def _row_bytes(config: LlamaConfig | HybridConfig, full: int, positions: int, number: int) -> int:
+    """Of the buffers of one row of a step, each kept for itself; `full` layers attend."""
+    per_layer = number * (6 * config.hidden_size + 3 * config.intermediate_size)
     attention = 4 * config.heads * (config.head_dim + 2) * -(-positions // PARTS)
-    return config.layers * (per_layer + attention) + 4 * config.vocab_size
+    return config.layers * per_layer + full * attention + 4 * config.vocab_size

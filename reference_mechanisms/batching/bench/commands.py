@@ -59,6 +59,12 @@ def register(actions: argparse._SubParsersAction[Parser], guard: Callable[[Run],
     beside.add_argument(
         "--tuned", nargs="+", default=[], metavar="LOAD=K", help="stock's best drafts, where they are known"
     )
+    beside.add_argument(
+        "--variant",
+        default="everything",
+        metavar="NAME",
+        help="of ours, as of `bench` (default: %(default)s)",
+    )
     beside.add_argument("--resident", type=int, default=3, metavar="N", help="of stock, while it is tuned")
     beside.add_argument("--rounds", type=int, default=5, metavar="R", help="(default: %(default)s)")
     beside.add_argument("--seconds", type=float, default=1200.0, metavar="S", help="limit of the whole")
@@ -203,6 +209,7 @@ def _commands(options: argparse.Namespace, traces: tuple[Trace, ...]) -> Command
                 slots=max(loads),
                 costs=None if options.costs is None else str(options.costs),
                 seed=options.seed,
+                variant=getattr(options, "variant", "everything"),
             )
             worker = OWN_WORKER
         else:

@@ -10,8 +10,11 @@ import msgspec
 import torch
 from torch import Tensor
 
-from reference_mechanisms.batching.bench.resident import Parts
+from reference_mechanisms.batching.bench.replaying import ReplayedSlots
+from reference_mechanisms.batching.bench.resident import Driving, Parts
+from reference_mechanisms.batching.bench.running import EVERYTHING
 from reference_mechanisms.batching.bench.shapes import Shape, shape_of
+from reference_mechanisms.batching.bench.singly import Singly
 from reference_mechanisms.batching.costs import StepCosts, read_costs
 from reference_mechanisms.batching.opening import Runners
 from reference_mechanisms.batching.running import PackedRunner, Runner
@@ -19,13 +22,13 @@ from reference_mechanisms.batching.settings import BatchSettings
 from reference_mechanisms.batching.traces.format import Recording, Trace
 from reference_mechanisms.drafters.binding import Bound, bind
 from reference_mechanisms.drafters.dflash import BlockConfig
-from reference_mechanisms.drafters.fused_block import take_weights
+from reference_mechanisms.drafters.fused_block import FusedDrafter, take_weights
 from reference_mechanisms.drafters.loading import build
 from reference_mechanisms.drafters.slot_drafting import SlotDrafter, SlotPrograms, SlotSizes
 from reference_mechanisms.drafters.slot_fused import FusedSlotBlocks
 from reference_mechanisms.drafters.trained import Drafting
 from reference_mechanisms.engine.bench.engines import DTYPE, drafter_needs, matrices_of
-from reference_mechanisms.engine.fitting import BITS, Needs, WeightFormat, hold_deployment, needs_of
+from reference_mechanisms.engine.fitting import Needs, WeightFormat, hold_deployment, needs_of
 from reference_mechanisms.engine.graphs import Graphs
 from reference_mechanisms.engine.target import Target
 from reference_mechanisms.errors import MechanismError
@@ -49,6 +52,7 @@ class Asked(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tru
         costs: file of the measured table; None: mechanisms that need it are off.
         slots: most requests at a time.
         seed: of weights and prompts.
+        variant: mechanisms that are on where a request set does not say.
     """
 
     shape: str
@@ -57,6 +61,7 @@ class Asked(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tru
     slots: int
     costs: str | None = None
     seed: int = 0
+    variant: str = EVERYTHING
 
 
 class Sized(NamedTuple):
@@ -88,7 +93,7 @@ def everything(slots: int, costs: Path | None, *, recorded: bool = True) -> Batc
 
 
 def has_recorded(target: Target) -> bool:
-    """Whether a target has steps of fixed shape."""
+    """Whether a target has steps of fixed shape for batches."""
     return isinstance(target, LlamaTarget)
 
 
@@ -103,15 +108,19 @@ def own_parts(asked: Asked, recording: Recording, traces: Sequence[Trace], devic
     shape = shape_of(asked.shape)
     sized = Sized(asked.slots, max(one.prompt + one.tokens for one in traces), recording.drafts)
     needs = target_needs(shape, asked.weights, sized) + drafter_needs(shape.block, asked.weights)
+    if isinstance(shape.target, HybridConfig):  # batches and single requests each have their own
+        needs += drafter_needs(shape.block, "bf16")
     hold_deployment(needs, device, f"{asked.shape} with its drafter in {asked.weights}")
     hold_drafts(shape.block, sized)
     target = dummy_target(shape, asked, device)
     costs = None if asked.costs is None else read_costs(Path(asked.costs))[1]
+    source = DummyCheckpoint(f"{asked.shape} DFlash", asked.seed + 1, device)
+    matrices = matrices_of(source, asked.weights, device)
     if isinstance(target, LlamaTarget):
-        source = DummyCheckpoint(f"{asked.shape} DFlash", asked.seed + 1, device)
-        matrices = matrices_of(source, asked.weights, device)
         return recorded_parts(target, shape.block, source, matrices, sized, costs)
-    return eager_parts(target, dummy_network(shape.block, target, asked.shape, asked.seed + 1), sized, costs)
+    bound = dummy_network(shape.block, target, asked.shape, asked.seed + 1)
+    singly = recorded_single(target, shape.block, source, matrices, sized)
+    return eager_parts(target, bound, sized, costs)._replace(singly=singly)
 
 
 def hold_drafts(config: BlockConfig, sized: Sized) -> None:
@@ -138,25 +147,7 @@ def target_needs(shape: Shape, weights: WeightFormat, sized: Sized) -> Needs:
     """Bytes of a target with the caches of all requests."""
     config, rows = shape.target, sized.slots * (1 + sized.drafts)
     positions = sized.capacity + sized.drafts + 1
-    if isinstance(config, LlamaConfig):
-        return needs_of(config, weights, positions=sized.slots * positions, rows=rows)
-    largest = config.vocab_size * config.hidden_size
-    return Needs(
-        weights=int(hybrid_weights(config) * BITS[weights] / 8),
-        cache=sized.slots * shape.cache_bytes(positions, 0),
-        graphs=0,
-        loading=12 * largest,
-    )
-
-
-def hybrid_weights(config: HybridConfig) -> int:
-    """Numbers in the matrices of a hybrid target."""
-    delta, hidden = config.delta, config.hidden_size
-    linear = (delta.channels + 2 * delta.values + 2 * delta.value_heads) * hidden
-    full = (3 * config.heads + 2 * config.kv_heads) * config.head_dim * hidden
-    tables = (1 if config.tied_head else 2) * config.vocab_size * hidden
-    mixing = config.kinds.count("linear_attention") * linear + config.kinds.count("full_attention") * full
-    return mixing + config.layers * 3 * hidden * config.intermediate_size + tables
+    return needs_of(config, weights, positions=sized.slots * positions, rows=rows, slots=sized.slots)
 
 
 def dummy_network(config: BlockConfig, target: Target, shape: str, seed: int) -> Bound:
@@ -214,11 +205,28 @@ def recorded_parts(
     def new_drafter() -> SlotDrafter:
         return SlotDrafter(programs, config.taps, drafting)
 
-    return Parts(target, new_drafter, sized.drafts, new_runner, costs)
+    replayed = ReplayedSlots(program, sized.slots, sized.capacity, target.config.vocab_size, target.device)
+    replaying = SlotPrograms(replayed, programs.sizes, weights.norm, Graphs(target.device))
+
+    def driving() -> Driving:
+        drafter, most = SlotDrafter(replaying, config.taps, drafting), sized.drafts + 1
+        return Driving(replayed, runners.lane(target, sized.slots, sized.capacity, most, costs, drafter))
+
+    return Parts(target, new_drafter, sized.drafts, new_runner, costs, driving=driving)
+
+
+def recorded_single(
+    target: Target, config: BlockConfig, source: DummyCheckpoint, matrices: Matrices, sized: Sized
+) -> Singly:
+    """Recorded steps of one request at a time; arguments as of `recorded_parts`."""
+    with torch.inference_mode():
+        weights = take_weights(config, source, matrices, target.dtype, target.device)
+    drafter = FusedDrafter(weights, target.embed, target.logits, sized.drafts)
+    return Singly(target, drafter, sized.capacity, sized.drafts)
 
 
 def eager_parts(target: Target, bound: Bound, sized: Sized, costs: StepCosts | None) -> Parts:
-    """An engine without recorded steps, for targets that have none."""
+    """An engine without recorded steps, for targets that have none for batches."""
     drafting = Drafting(drafts=sized.drafts)
 
     def new_runner(settings: BatchSettings) -> Runner:

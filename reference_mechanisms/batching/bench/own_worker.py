@@ -18,7 +18,6 @@ import msgspec
 
 from reference_mechanisms.batching.bench.lines import Served, Wanted
 from reference_mechanisms.batching.bench.own import Asked
-from reference_mechanisms.batching.bench.running import EVERYTHING
 from reference_mechanisms.weight12.plugin.step_times.engine import Facts
 
 Serve = Callable[[Wanted], Served]
@@ -56,6 +55,9 @@ def start(asked: Asked) -> Engine:
     parts = own_parts(asked, recording, traces, device)
     costs = None if asked.costs is None else Path(asked.costs)
     recorded = has_recorded(parts.target)
+    about = [parts.new_runner(everything(asked.slots, costs, recorded=recorded)).about]
+    if parts.singly is not None:
+        about.append(parts.singly.about)
     engine = Resident(parts, recording, traces, seed=asked.seed)
     facts = Facts(
         packed_layers=parts.target.config.layers if asked.weights == "weight12" else 0,
@@ -64,14 +66,14 @@ def start(asked: Asked) -> Engine:
         device=torch.cuda.get_device_name(),
         vllm="none: the reference engine",
         torch=str(torch.__version__),
-        cudagraph_mode=parts.new_runner(everything(asked.slots, costs, recorded=recorded)).about,
+        cudagraph_mode="; ".join(about),
         async_scheduling=False,
         ready_s=time.perf_counter() - began,
     )
 
     def serve(wanted: Wanted) -> Served:
         full = everything(wanted.concurrency, costs, recorded=recorded)
-        return engine.serve(wanted.variant or EVERYTHING, full, wanted.requests, wanted.tokens)
+        return engine.serve(wanted.variant or asked.variant, full, wanted.requests, wanted.tokens)
 
     return facts, serve
 

@@ -10,12 +10,17 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import NamedTuple
 
+import torch
 from torch import Tensor
 
 from reference_mechanisms.batching.traces.format import Attempt, Trace
+from reference_mechanisms.drafters.dflash import Drafted
 from reference_mechanisms.drafters.protocol import ContextDrafter, Proposal, Wanted
 from reference_mechanisms.drafters.scheduling import Lengths
+from reference_mechanisms.drafters.slot_programs import Seats, SlotDraftProgram
+from reference_mechanisms.engine.slot_step import send
 from reference_mechanisms.errors import RequestError
+from reference_mechanisms.kernels.slots.packing import Packed
 from reference_mechanisms.request import Request
 
 
@@ -92,6 +97,57 @@ class ReplayedBatch:
             for place in range(accepted, count)
         )
         return (*right[:accepted], *wrong)
+
+
+class ReplayedSlots:
+    """`slot_programs.SlotDraftProgram` whose drafts are replaced on the device, without a question to it."""
+
+    def __init__(
+        self, inner: SlotDraftProgram, slots: int, positions: int, vocab_size: int, device: torch.device
+    ) -> None:
+        """Replay.
+
+        Args:
+            inner: drafts whole, for nothing.
+            slots: requests at a time.
+            positions: of a request, at most.
+            vocab_size: of the target.
+            device: of the drafts.
+        """
+        self.drafts = inner.drafts
+        self._inner, self._vocab_size, self._positions = inner, vocab_size, positions
+
+        def numbers(*shape: int) -> Tensor:
+            return torch.zeros(shape, dtype=torch.int64, device=device)
+
+        # By slot and position, and one more slot that no request has: prompt and continuation, and how many
+        # drafts are right behind an anchor that stands there.
+        self._tokens, self._accepted = (numbers(slots + 1, positions + inner.drafts + 1) for _ in range(2))
+        self._index = torch.arange(inner.drafts, device=device)
+
+    def begin(self, slot: int, request: Request, known: Known) -> None:
+        """A request takes a slot."""
+        behind = len(request.prompt)
+        tokens = [*request.prompt, *known.continuation]
+        accepted = [*[0] * behind, *(one.accepted for one in known.trace.attempts)]
+        for place, told in ((self._tokens, tokens), (self._accepted, accepted)):
+            row = told[: self._positions]
+            send(place[slot], [*row, *[0] * (place.shape[1] - len(row))])
+
+    def absorb(self, taps: Tensor, packed: Packed, following: Tensor, last: Tensor) -> None:
+        """As in `SlotDraftProgram`."""
+        self._inner.absorb(taps, packed, following, last)
+
+    @torch.inference_mode()
+    def draft(self, seats: Seats, drafts: int) -> Drafted:
+        """As in `SlotDraftProgram`."""
+        self._inner.draft(seats, drafts)
+        index = self._index[:drafts]
+        last = self._tokens.shape[1] - 1
+        places = (seats.starts[:, None] + 1 + index).clamp(0, last)
+        known = self._tokens[seats.slots].gather(1, places)
+        accepted = self._accepted[seats.slots].gather(1, seats.starts[:, None].clamp(0, last))
+        return Drafted(torch.where(index < accepted, known, (known + 1) % self._vocab_size))
 
 
 class Silent:

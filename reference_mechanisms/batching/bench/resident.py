@@ -11,26 +11,39 @@ import torch
 
 from reference_mechanisms.batching.batcher import Batcher, Drafts
 from reference_mechanisms.batching.bench.lines import Served, Tally
-from reference_mechanisms.batching.bench.replaying import Known, ReplayedBatch, Silent
+from reference_mechanisms.batching.bench.replaying import Known, ReplayedBatch, ReplayedSlots, Silent
 from reference_mechanisms.batching.bench.requests import Work, request_set
+from reference_mechanisms.batching.bench.singly import Singly
 from reference_mechanisms.batching.costs import StepCosts
+from reference_mechanisms.batching.driven import DrivenBatcher
+from reference_mechanisms.batching.protocol import BatchEngine
 from reference_mechanisms.batching.rationing import Ration
 from reference_mechanisms.batching.running import Runner
 from reference_mechanisms.batching.settings import BatchSettings
 from reference_mechanisms.batching.simulating import variants
 from reference_mechanisms.batching.traces.format import Recording, Trace
 from reference_mechanisms.drafters.protocol import ContextDrafter
+from reference_mechanisms.engine.bench.single import no_text
 from reference_mechanisms.engine.decode import Decoder
+from reference_mechanisms.engine.slot_lane import SlotLane
 from reference_mechanisms.engine.target import Target
 from reference_mechanisms.errors import MechanismError, RequestError
 from reference_mechanisms.request import Request, Sampling
 
 AUTOREGRESSIVE = "autoregressive"  # the variant without a drafter
+DRIVEN = "driven"  # everything but cohorts and confidences, with the device in the lead
 Clock = Callable[[], int]  # nanoseconds
 
 
 class OutputsDifferError(MechanismError):
     """Drafts changed a token."""
+
+
+class Driving(NamedTuple):
+    """What the device needs to lead."""
+
+    replayed: ReplayedSlots  # drafts whole
+    lane: SlotLane  # runs it
 
 
 class Parts(NamedTuple):
@@ -41,6 +54,8 @@ class Parts(NamedTuple):
     drafts: int
     new_runner: Callable[[BatchSettings], Runner]  # for as many slots or more; may be the same again
     costs: StepCosts | None = None
+    singly: Singly | None = None  # how one request at a time is served; None: as a batch of one
+    driving: Callable[[], Driving] | None = None  # the same every time; None: the host leads in every variant
 
 
 class Exact(NamedTuple):
@@ -88,8 +103,12 @@ class Resident:
         self._works = request_set(traces, len(traces), vocabulary, seed)
         self._told = all(one.confidences for trace in traces for one in trace.attempts)
         positions = max(len(work.prompt) + work.trace.tokens for work in self._works)
-        self._turns = Decoder(parts.target, (), _no_text, positions).turns
+        self._turns = Decoder(parts.target, (), no_text, positions).turns
         self._known: dict[tuple[int, ...], Known] = {}
+
+    def variants(self, full: BatchSettings) -> tuple[str, ...]:
+        """All that can be served."""
+        return (*variant_names(full), *([DRIVEN] if self._parts.driving is not None else []))
 
     def learn(self, settings: BatchSettings, count: int) -> None:
         """Decode requests that are not known yet without drafts: what drafts must repeat.
@@ -199,8 +218,15 @@ class Resident:
         )
         return [_Decoded(tuple(tokens[one.name]), hashes[one.name]) for one in requests], served
 
-    def _engine(self, variant: str, full: BatchSettings) -> Batcher:
+    def _engine(self, variant: str, full: BatchSettings) -> BatchEngine:
         parts = self._parts
+        if parts.singly is not None and full.slots == 1:
+            if variant == AUTOREGRESSIVE:
+                return parts.singly.autoregressive()
+            _found(variant, full)
+            return parts.singly.replaying(self._known)
+        if variant == DRIVEN and parts.driving is not None:
+            return self._driven(parts.driving(), dataclasses.replace(full, cohorts=False))
         if variant == AUTOREGRESSIVE:
             plain = dataclasses.replace(full, budget=False, adaptive=False, cohorts=False)
             drafts, settings = Drafts(Silent(parts.new_drafter().taps), 0), plain
@@ -216,6 +242,12 @@ class Resident:
             )
             drafts = Drafts(replayed, parts.drafts, ration)
         return Batcher(parts.new_runner(settings), self._turns, drafts, settings, parts.costs)
+
+    def _driven(self, driving: Driving, settings: BatchSettings) -> DrivenBatcher:
+        def joined(slot: int, request: Request) -> None:
+            driving.replayed.begin(slot, request, self._known[request.prompt])
+
+        return DrivenBatcher(driving.lane, self._turns, settings, self._parts.costs, joined=joined)
 
 
 def variant_names(full: BatchSettings) -> tuple[str, ...]:
@@ -237,9 +269,3 @@ def _request(number: int, work: Work, *, capture: bool) -> Request:
         sampling=Sampling(max_tokens=work.trace.tokens, ignore_eos=True),
         capture_logits=capture,
     )
-
-
-def _no_text(ids: Sequence[int]) -> str:
-    """Tokens of dummy weights say nothing."""
-    del ids
-    return ""

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from typing import NamedTuple
 
 from reference_mechanisms.batching.bench.lines import Served
-from reference_mechanisms.batching.bench.resident import Exact, Resident, variant_names
+from reference_mechanisms.batching.bench.resident import DRIVEN, Exact, Resident
 from reference_mechanisms.batching.settings import BatchSettings
 
 EVERYTHING = "everything"
@@ -41,10 +41,13 @@ def run(engine: Resident, plan: Plan, heard: Callable[[Ran, str], None]) -> Ran:
     ran, largest = Ran(), max(plan.requests)
     if plan.exact:
         count = min(plan.exact, plan.requests[largest])
-        ran.exact = engine.hold_exact(EVERYTHING, plan.full[largest], count)
+        full = plan.full[largest]
+        led = [EVERYTHING, *({DRIVEN} & set(plan.variants or engine.variants(full)))]
+        found = [engine.hold_exact(name, full, count) for name in led]
+        ran.exact = Exact(found[0].tokens, sum(one.mismatches for one in found))
         heard(ran, f"{ran.exact.tokens} tokens compared, {ran.exact.mismatches} requests have other logits")
     for load, count in plan.requests.items():
-        names = plan.variants or variant_names(plan.full[load])
+        names = plan.variants or engine.variants(plan.full[load])
         for repeat in range(-1, plan.repeats):
             for name in reversed(names) if repeat % 2 else names:
                 served = engine.serve(name, plan.full[load], count)

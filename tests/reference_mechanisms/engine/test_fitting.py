@@ -5,7 +5,8 @@ from __future__ import annotations
 import pytest
 import torch
 
-from reference_mechanisms.engine.fitting import Needs, WeightFormat, check_fit, needs_of
+from reference_mechanisms.batching.bench.shapes import shape_of
+from reference_mechanisms.engine.fitting import Needs, WeightFormat, check_fit, hybrid_weights, needs_of
 from reference_mechanisms.errors import TargetError
 from reference_mechanisms.kernels.weight12.models import MODELS
 from reference_mechanisms.targets.dummy import DummyCheckpoint
@@ -75,3 +76,20 @@ def test_a_deployment_that_does_not_fit_is_refused_with_its_bytes() -> None:
 def test_two_deployments_are_loaded_one_behind_the_other() -> None:
     both = Needs(weights=1, cache=2, graphs=3, loading=9) + Needs(weights=10, cache=20, graphs=30, loading=5)
     assert both == Needs(weights=11, cache=22, graphs=33, loading=9)
+
+
+def test_plain_float32_takes_four_bytes_and_a_tied_head_none() -> None:
+    tied = small.config(tied_head=True)
+    source = Counting("counted", 0, torch.device("cpu"))
+    LlamaTarget(tied, source, torch.float32, torch.device("cpu"))
+    needs = needs_of(tied, "bf16", positions=1, rows=1, number=4)
+    repeated = tied.layers * (tied.heads + tied.kv_heads - 2) * tied.head_dim * tied.qk_norm
+    assert needs.weights == 4 * (source.taken + repeated)
+
+
+def test_a_hybrid_is_counted_with_its_states() -> None:
+    config = shape_of("hybrid-27b").target
+    one, eight = (needs_of(config, "weight12", positions=600, rows=16, slots=slots) for slots in (1, 8))
+    assert one.weights == eight.weights == int(hybrid_weights(config) * 12.125 / 8)  # type: ignore[arg-type]
+    assert eight.cache - one.cache == 7 * 48 * 48 * 128 * 128 * 4
+    assert one.cache - 48 * 48 * 128 * 128 * 4 == 600 * 16 * 2 * 4 * 256 * 2

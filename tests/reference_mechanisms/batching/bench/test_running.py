@@ -14,10 +14,20 @@ import torch
 
 from reference_mechanisms.batching.bench import commands, own, own_worker, results, running, shapes, stock
 from reference_mechanisms.batching.bench.lines import Served, Wanted
-from reference_mechanisms.batching.bench.resident import Parts, Resident
-from reference_mechanisms.batching.traces.format import TRACES, acceptance_rates
+from reference_mechanisms.batching.bench.replaying import Known, ReplayedSlots
+from reference_mechanisms.batching.bench.resident import AUTOREGRESSIVE, Parts, Resident
+from reference_mechanisms.batching.settings import BatchSettings
+from reference_mechanisms.batching.traces.format import (
+    TRACES,
+    acceptance_length,
+    acceptance_rates,
+    steps_of,
+)
+from reference_mechanisms.drafters.fused_block import FusedBlock
+from reference_mechanisms.engine.fitting import hybrid_weights
 from reference_mechanisms.errors import MechanismError
 from reference_mechanisms.kernels.weight12.models import MODELS
+from reference_mechanisms.request import Request
 from reference_mechanisms.targets.dummy import DummyCheckpoint
 from reference_mechanisms.targets.hybrid_config import HybridConfig
 from reference_mechanisms.targets.matrices import PlainMatrices
@@ -44,16 +54,18 @@ def test_bits_are_compared_and_every_variant_is_timed(tmp_path: Path) -> None:
     plan = running.Plan(
         requests={2: 4, small.SLOTS: small.REQUESTS},
         full={load: small.settings(load) for load in (2, small.SLOTS)},
-        variants=("everything", "nothing", "autoregressive"),
+        variants=("everything", "nothing", "driven", "autoregressive"),
         repeats=1,
         exact=4,
     )
     words: list[str] = []
     found = running.run(engine, plan, lambda ran, said: words.append(said))
-    assert found.exact == (4 * small.TOKENS, 0)
+    assert found.exact == (4 * small.TOKENS, 0)  # led by the host, and by the device
     # The warm up goes in the reverse order and is not told.
     assert [(one.concurrency, one.variant) for one in found.timed] == [
-        (load, name) for load in (2, small.SLOTS) for name in ("everything", "nothing", "autoregressive")
+        (load, name)
+        for load in (2, small.SLOTS)
+        for name in ("everything", "nothing", "driven", "autoregressive")
     ]
     assert len(words) == 1 + 2 * 2
     path = tmp_path / "traces.json"
@@ -69,6 +81,36 @@ def test_bits_are_compared_and_every_variant_is_timed(tmp_path: Path) -> None:
     assert "system" in (tmp_path / "mechanisms.md").read_text()
 
 
+def test_where_the_device_leads_traces_say_what_is_accepted(monkeypatch: pytest.MonkeyPatch) -> None:
+    """One at a time no step is cut to another's budget: each accepts what its place in the trace says."""
+    recording, traces = small.traces()
+    engine = Resident(recorded_parts(), recording, traces)
+    plain = BatchSettings(slots=1, prefill_rows=4, buckets=True)
+    assert "driven" in engine.variants(plain)
+    found = engine.serve("driven", plain, small.REQUESTS)
+    assert found.tokens == small.REQUESTS * small.TOKENS
+    assert found.steps == sum(len(list(steps_of(one, small.DRAFTS))) for one in traces)
+    assert found.acceptance_length == pytest.approx(acceptance_length(traces, small.DRAFTS), rel=0.15)
+    inner, joined = ReplayedSlots.begin, []
+
+    def wrong(self: ReplayedSlots, slot: int, request: Request, known: Known) -> None:
+        joined.append(slot)
+        inner(self, slot, request, known._replace(continuation=known.continuation[1:]))
+
+    monkeypatch.setattr(ReplayedSlots, "begin", wrong)
+    missed = engine.serve("driven", plain, small.REQUESTS)  # drafts of another place are mostly wrong
+    assert joined == [0] * small.REQUESTS
+    assert missed.steps is not None
+    assert missed.steps > found.steps
+
+
+def test_an_engine_without_recorded_steps_is_led_by_the_host() -> None:
+    engine = Resident(small.parts(), *small.traces())
+    assert "driven" not in engine.variants(small.settings())
+    with pytest.raises(MechanismError, match="no variant 'driven'"):
+        engine.serve("driven", small.settings(), 1)
+
+
 def test_a_drafter_that_drafts_less_than_the_traces_is_refused() -> None:
     with pytest.raises(MechanismError, match="traces are of 9 drafts; the drafter makes 5"):
         own.hold_drafts(tiny.drafter_config(), own.Sized(2, 30, 9))
@@ -81,7 +123,7 @@ def test_the_hybrid_is_the_one_whose_products_are_timed_elsewhere() -> None:
     config = shape.target
     assert isinstance(config, HybridConfig)
     embedding = config.vocab_size * config.hidden_size
-    assert own.hybrid_weights(config) == sum(rows * columns for rows, columns in step) + embedding
+    assert hybrid_weights(config) == sum(rows * columns for rows, columns in step) + embedding
     assert (config.layers, config.kinds.count("full_attention")) == (64, 16)
     assert shape.block.taps == (1, 16, 31, 46, 61)
     assert shape.block.drafts == stock.RELEASED
@@ -89,7 +131,7 @@ def test_the_hybrid_is_the_one_whose_products_are_timed_elsewhere() -> None:
     states = 48 * 16 * 48 * 128 * 128 * 4
     assert shape.cache_bytes(0, 15) == states
     needs = own.target_needs(shape, "weight12", own.Sized(1, 528, 15))
-    assert needs.weights == pytest.approx(own.hybrid_weights(config) * 12.125 / 8, rel=1e-6)
+    assert needs.weights == pytest.approx(hybrid_weights(config) * 12.125 / 8, rel=1e-6)
 
 
 def test_a_hybrid_is_served_without_recorded_steps() -> None:
@@ -103,6 +145,49 @@ def test_a_hybrid_is_served_without_recorded_steps() -> None:
     served = engine.serve("everything", full, 4)
     assert served.tokens == 4 * small.TOKENS
     assert engine.hold_exact("everything", full, 3).tokens == 3 * small.TOKENS
+
+
+@pytest.fixture(scope="module")
+def alone() -> Resident:
+    """The engine of the hybrid as a GPU has it, one request at a time."""
+    target = small.hybrid()
+    source = DummyCheckpoint("small drafter", 4, target.device)
+    matrices = PlainMatrices(source, target.dtype, target.device)
+    sized = own.Sized(1, small.PROMPT + small.TOKENS, small.DRAFTS)
+    bound = own.dummy_network(tiny.drafter_config(), target, "small", 1)
+    singly = own.recorded_single(target, tiny.drafter_config(), source, matrices, sized)
+    return Resident(own.eager_parts(target, bound, sized, None)._replace(singly=singly), *small.traces())
+
+
+def test_one_request_of_a_hybrid_at_a_time_goes_in_recorded_steps(
+    alone: Resident, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Every step drafts whole and accepts what the trace says, and the bits are those without drafts."""
+    drafted = 0
+    inner = FusedBlock.draft
+
+    def counted(self: FusedBlock, anchor: torch.Tensor, start: torch.Tensor) -> torch.Tensor:
+        nonlocal drafted
+        drafted += 1
+        return inner(self, anchor, start)
+
+    monkeypatch.setattr(FusedBlock, "draft", counted)
+    full = own.everything(1, None, recorded=False)
+    assert alone.hold_exact("everything", full, 2) == (2 * small.TOKENS, 0)
+    drafted = 0
+    found = alone.serve("everything", full, small.REQUESTS)
+    traces = small.traces()[1]
+    assert found.tokens == small.REQUESTS * small.TOKENS
+    assert found.steps == found.verifications == sum(len(list(steps_of(one, small.DRAFTS))) for one in traces)
+    assert drafted >= found.steps
+    assert found.acceptance_length == pytest.approx(acceptance_length(traces, small.DRAFTS), rel=0.15)
+    plain = alone.serve(AUTOREGRESSIVE, full, small.REQUESTS)
+    assert plain.steps == small.REQUESTS * (small.TOKENS - 1)
+
+
+def test_a_variant_that_is_none_is_refused_alone_too(alone: Resident) -> None:
+    with pytest.raises(MechanismError, match="no variant 'other'"):
+        alone.serve("other", own.everything(1, None, recorded=False), 1)
 
 
 def test_what_needs_a_table_is_off_without(tmp_path: Path) -> None:
@@ -211,6 +296,7 @@ def test_each_engine_has_its_command(tmp_path: Path) -> None:
     options = parse(["bench-vllm", path, "--concurrency", "8", "32", "--out", str(tmp_path)])
     command = commands._commands(options, small.traces()[1])
     mine = msgspec.json.decode(command("own")[-1], type=own.Asked)
+    assert mine.variant == "everything"
     assert (mine.slots, mine.weights, mine.traces) == (32, "weight12", path)
     assert command("own")[3] == commands.OWN_WORKER
     released = json.loads(command("stock-released")[-1])

@@ -26,11 +26,6 @@ def lanes_of(arms: Mapping[str, ArmSettings], target: Target, capacity: int) -> 
                 f"arms[{name}].params: `recheck` = 'near-ties' does not run in steps of fixed shape; give "
                 f"`graphs = false` to every arm, so that all round alike"
             )
-        if arm.graphs and arm.dense_trees:
-            raise ParameterError(
-                f"arms[{name}].params: `delta_form` = 'wy' does not run in steps of fixed shape; give "
-                f"`graphs = false` to every arm, so that all round alike"
-            )
         if arm.graphs and arm.tree_measured:
             raise ParameterError(
                 f"arms[{name}].params: `tree_budget` = 'measured' cuts trees to what pays, and a step of "
@@ -46,8 +41,18 @@ def lanes_of(arms: Mapping[str, ArmSettings], target: Target, capacity: int) -> 
 
 
 def lanes_for(lanes: Lanes | None, arm: ArmSettings) -> Lanes | None:
-    """The lanes of one arm: of no more rows than it needs, where that changes no bit."""
-    return None if lanes is None or not arm.graphs else lanes.narrowed(arm.rows)
+    """The lanes of one arm: of no more rows than it needs, where that changes no bit; in its form.
+
+    Raises:
+        ParameterError: they have more rows than the form takes.
+    """
+    if lanes is None or not arm.graphs:
+        return None
+    found = lanes.narrowed(arm.rows)
+    try:
+        return found.dense() if arm.dense_trees else found
+    except TargetError as error:
+        raise ParameterError(f"`delta_form` = 'wy': {error}") from None
 
 
 def probed(lanes: Lanes | None, arms: Mapping[str, ArmSettings]) -> Probe | None:

@@ -23,6 +23,7 @@ from reference_mechanisms.engine.static_tree import DenseTreeRows, TreeRows, Tre
 from reference_mechanisms.engine.target import Target
 from reference_mechanisms.errors import RequestError, TargetError
 from reference_mechanisms.kernels.step.choice import kernels_for
+from reference_mechanisms.kernels.step.delta import WORD
 from reference_mechanisms.kernels.step.tree_choice import delta_kernels_for, tree_kernels_for
 from reference_mechanisms.kernels.step.twin import WAYS, Ways
 from reference_mechanisms.targets.hybrid import HybridTarget
@@ -85,14 +86,16 @@ class Lanes:
             self.cache, self.moved = self._states, self._states.kv
         self._lanes: dict[Hashable, ChainLane] = {}
         self._trees: dict[Hashable, TreeLane] = {}
-        self._prompts: dict[tuple[int, ...], PromptStep] = {}
+        self._prompts: dict[Hashable, PromptStep] = {}
         self._holder = _Holder()
+        self._dense = False
 
     @property
     def about(self) -> str:
         """One line for the report."""
         how = "CUDA graphs" if self._static.graphs.records else "no graphs"
-        return f"single requests in {self.rows} rows, {how}, {self.kernels.name} kernels"
+        form = ", recurrent layers in the WY form" if self._dense else ""
+        return f"single requests in {self.rows} rows, {how}, {self.kernels.name} kernels{form}"
 
     def take(self, holder: object) -> None:
         """A request begins; the one before it is over, whether it had ended or not."""
@@ -117,6 +120,22 @@ class Lanes:
             return self
         found = copy.copy(self)
         found.rows = min(self.rows, -(-rows // ROW_STEP) * ROW_STEP)
+        return found
+
+    def dense(self) -> Lanes:
+        """These lanes, cache and all, with recurrent layers in the WY form: not bit-exact.
+
+        Raises:
+            TargetError: the target has none, or steps have more rows than the form takes.
+        """
+        if not isinstance(self._target, HybridTarget):
+            raise TargetError("the WY form is for recurrent layers, and the target has none")
+        if self.rows > WORD:
+            raise TargetError(
+                f"steps of {self.rows} rows: the WY form takes {WORD}; give a `tree` of at most {WORD - 1}"
+            )
+        found = copy.copy(self)
+        found._dense = True
         return found
 
     def checking(self, taps: Sequence[int]) -> ChainLane:
@@ -153,10 +172,10 @@ class Lanes:
         Raises:
             TargetError: the program does not fit the device.
         """
-        key = tuple(taps)
+        key = (tuple(taps), self._dense)
         if key not in self._prompts:
             with self._fitting():
-                forward = self._chain_rows(PIECE, key)
+                forward = self._chain_rows(PIECE, tuple(taps))
                 self._prompts[key] = PromptStep(self._target, self.cache, forward, self._static.graphs)
         return self._prompts[key](prompt)
 
@@ -164,17 +183,19 @@ class Lanes:
         self, taps: tuple[int, ...], key: Hashable, drafter: StaticDrafter | None, *, decides: bool
     ) -> ChainLane:
         """A lane; where the device has nothing to keep, it is all one who decides."""
-        where = (self.rows, taps, key, decides or isinstance(self._target, LlamaTarget))
+        decides = decides or isinstance(self._target, LlamaTarget)
+        where = (self.rows, taps, key, decides, self._dense)
         if where not in self._lanes:
             with self._fitting():
-                self._lanes[where] = self._made(taps, drafter, decides=where[-1])
+                self._lanes[where] = self._made(taps, drafter, decides=decides)
         return self._lanes[where]
 
     def _tree(self, taps: tuple[int, ...], key: Hashable, drafter: PlantingDrafter | None) -> TreeLane:
-        if (self.rows, taps, key) not in self._trees:
+        where = (self.rows, taps, key, self._dense)
+        if where not in self._trees:
             with self._fitting():
-                self._trees[self.rows, taps, key] = self._planted(taps, drafter)
-        return self._trees[self.rows, taps, key]
+                self._trees[where] = self._planted(taps, drafter)
+        return self._trees[where]
 
     @contextlib.contextmanager
     def _fitting(self) -> Iterator[None]:
@@ -191,12 +212,12 @@ class Lanes:
     def _chain_rows(self, rows: int, taps: Sequence[int]) -> ChainRows:
         if isinstance(self._target, LlamaTarget):
             return StaticRows(self._target, self.moved, rows, taps, self.kernels)
-        return HybridChainRows(self._target, self._states, rows, taps, self.kernels)
+        return HybridChainRows(self._target, self._states, rows, taps, self.kernels, dense=self._dense)
 
     def _tree_rows(self, taps: Sequence[int]) -> TreeRows:
         if isinstance(self._target, LlamaTarget):
             return DenseTreeRows(self._target, self.moved, taps, tree_kernels_for(self.kernels))
-        return HybridTreeRows(self._target, self._states, self.rows, taps, self.kernels)
+        return HybridTreeRows(self._target, self._states, self.rows, taps, self.kernels, dense=self._dense)
 
     def _made(self, taps: tuple[int, ...], drafter: StaticDrafter | None, *, decides: bool) -> ChainLane:
         draft = None if drafter is None else drafter.program(self._positions)

@@ -23,7 +23,12 @@ from reference_mechanisms.kernels.step.delta import (
     new_memory,
     tree_plan,
 )
-from reference_mechanisms.kernels.step.tree_choice import delta_kernels_for, tree_kernels_for
+from reference_mechanisms.kernels.step.delta_form import KernelDeltaMixer
+from reference_mechanisms.kernels.step.tree_choice import (
+    delta_kernels_for,
+    dense_delta_kernels_for,
+    tree_kernels_for,
+)
 from reference_mechanisms.kernels.step.trees import TreeStand, TreeTurn
 from reference_mechanisms.kernels.step.twin import Seen, Stand
 from reference_mechanisms.targets.gated_delta import DeltaInputs, DeltaMixer
@@ -92,14 +97,22 @@ class _HybridRows:
     """What chains and trees share."""
 
     def __init__(
-        self, target: HybridTarget, cache: HybridLaneCache, rows: int, taps: Sequence[int], kernels: Kernels
+        self,
+        target: HybridTarget,
+        cache: HybridLaneCache,
+        rows: int,
+        taps: Sequence[int],
+        kernels: Kernels,
+        *,
+        dense: bool = False,
     ) -> None:
         self._target, self._cache, self._taps, self._kernels = target, cache, tuple(taps), kernels
         config = target.config
         self._places = cache.kv.window(0, 0, cache.kv.capacity)
         self._rotations = target.rotations  # kept: a larger cache gives the target another table
         self._straight = target.straight_rotations(cache.kv.capacity)
-        self._delta = delta_kernels_for(target.device, target.dtype)
+        chosen = dense_delta_kernels_for if dense else delta_kernels_for
+        self._delta, self._dense = chosen(target.device, target.dtype), dense
         layers = config.kinds.count("linear_attention")
         self._log = new_log(config.delta, layers, rows, target.dtype, target.device)
 
@@ -111,8 +124,9 @@ class _HybridRows:
         def attend(layer: int, qkv: Tensor) -> Tensor:
             return ops.attend(layer, qkv, None)
 
-        def recur(layer: int, mixer: DeltaMixer, inputs: DeltaInputs) -> Tensor:
-            return self._delta.recur(mixer, inputs, plan, self._cache.memory, self._log, layer)
+        def recur(layer: int, mixer: DeltaMixer | KernelDeltaMixer, inputs: DeltaInputs) -> Tensor:
+            plain = mixer.plain if isinstance(mixer, KernelDeltaMixer) else mixer
+            return self._delta.recur(plain, inputs, plan, self._cache.memory, self._log, layer)
 
         return self._target.run(ids, Mixing(self._rotations[positions], attend, recur), self._taps)
 
@@ -121,13 +135,20 @@ class HybridChainRows(_HybridRows):
     """Rows one behind the other; as `static_rows.StaticRows`."""
 
     def __init__(
-        self, target: HybridTarget, cache: HybridLaneCache, rows: int, taps: Sequence[int], kernels: Kernels
+        self,
+        target: HybridTarget,
+        cache: HybridLaneCache,
+        rows: int,
+        taps: Sequence[int],
+        kernels: Kernels,
+        *,
+        dense: bool = False,
     ) -> None:
-        """Allocate the constants; arguments as of `StaticRows`."""
-        super().__init__(target, cache, rows, taps, kernels)
+        """Allocate the constants; arguments as of `StaticRows`, and whether layers go in the WY form."""
+        super().__init__(target, cache, rows, taps, kernels, dense=dense)
         self._behind = torch.arange(rows + 1, device=target.device)
         self._low = torch.zeros(rows, dtype=torch.int64, device=target.device)
-        self._plan = chain_plan(rows, target.config.delta.kernel, target.device)
+        self._plan = chain_plan(rows, target.config.delta.kernel, target.device, bits=dense)
 
     @torch.inference_mode()
     def __call__(self, ids: Tensor, start: Tensor) -> Forward:
@@ -151,7 +172,8 @@ class HybridTreeRows(_HybridRows):
         """Run all rows of a turn that is laid out."""
         config = self._target.config
         stand = TreeStand(turn.start, turn.depths, turn.paths, self._straight, self._places, config.norm_eps)
-        plan = tree_plan(turn.depths, turn.paths, turn.parents, config.delta.kernel)
+        kernel, bits = config.delta.kernel, self._dense
+        plan = tree_plan(turn.depths, turn.paths, turn.parents, kernel, bits=bits)
         ops = tree_kernels_for(self._kernels).ops(stand)
         return self._run(turn.ids, turn.start + turn.depths, ops, plan)
 

@@ -21,7 +21,7 @@ recurrence by rounding, and by the way in which a text was cut into steps. What 
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import NamedTuple
 
 import torch
@@ -47,7 +47,6 @@ class Plan(NamedTuple):
     """What the layers of one forward share."""
 
     ancestors: Tensor  # [n, n]: 1 where the column's row is on the way to the row, itself included
-    strict: Tensor  # the same without itself
     windows: Tensor  # [n, kernel]: rows of the convolution's window and the inputs, the oldest first
     levels: tuple[Tensor, ...]  # rows of each depth, int64
 
@@ -111,42 +110,85 @@ def plan_of(parents: Sequence[int], kernel: int, device: torch.device, dtype: to
     levels = [
         torch.tensor([row for row in range(count) if depths[row] == depth]) for depth in sorted({*depths})
     ]
-    strict = seen & ~torch.eye(count, dtype=torch.bool)
     return Plan(
         seen.to(device, dtype),
-        strict.to(device, dtype),
         torch.tensor(windows, device=device),
         tuple(level.to(device) for level in levels),
     )
 
 
-def solve(
-    plan: Plan, memory: Tensor, query: Tensor, key: Tensor, value: Tensor, beta: Tensor, log_decay: Tensor
-) -> Solved:
+class Spelled(NamedTuple):
+    """Rows of a layer as the solver takes them, in the state's type."""
+
+    query: Tensor  # [key_heads, n, key_dim], of unit length over the root of key_dim
+    key: Tensor  # as `query`, of unit length
+    value: Tensor  # [key_heads, repeats, n, value_dim]
+    beta: Tensor  # [key_heads, repeats, n]
+    log_decay: Tensor  # as beta
+
+
+Substitute = Callable[[Tensor, Tensor], Tensor]  # (L, right side) -> x of (I + L) x = right side
+
+
+def spell(mixer: DeltaMixer, inputs: DeltaInputs, seen: Tensor) -> Spelled:
+    """Convolution, unit lengths, strengths and decays of some rows.
+
+    Args:
+        mixer: of the layer.
+        inputs: of n rows.
+        seen: raw inputs in the window of each row, [n, kernel, channels].
+    """
+    sizes, count = mixer.sizes, len(inputs.raw)
+    mixed = F.silu((seen * mixer.weights.convolution).sum(1).to(inputs.raw.dtype))
+    query, key, value = torch.split(mixed, [sizes.keys, sizes.keys, sizes.values], dim=1)
+    heads = (count, sizes.key_heads, sizes.value_heads // sizes.key_heads)
+    unit = (count, sizes.key_heads, sizes.key_dim)
+    log_decay = mixer.rate * F.softplus(inputs.a.float() + mixer.weights.dt_bias)
+    return Spelled(
+        query=unit_length(query.view(unit)).transpose(0, 1) / sizes.key_dim**0.5,
+        key=unit_length(key.view(unit)).transpose(0, 1),
+        value=value.view(*heads, sizes.value_dim).movedim(0, 2).to(STATE_TYPE),
+        beta=inputs.b.sigmoid().to(STATE_TYPE).view(heads).movedim(0, -1),
+        log_decay=log_decay.to(STATE_TYPE).view(heads).movedim(0, -1),
+    )
+
+
+def solve(memory: Tensor, rows: Spelled, ancestors: Tensor, substitute: Substitute) -> Solved:
     """All rows of a tree from one root.
 
     Args:
-        plan: of the tree.
         memory: S_0, [key_heads, repeats, key_dim, value_dim].
-        query: [key_heads, n, key_dim].
-        key: as `query`.
-        value: [key_heads, repeats, n, value_dim].
-        beta: [key_heads, repeats, n].
-        log_decay: as `beta`.
+        rows: of the tree.
+        ancestors: as in `Plan`.
+        substitute: solves the system of the tree.
     """
-    seen = plan.ancestors > 0
-    segment = (plan.ancestors * log_decay[..., None, :]) @ (1 - plan.ancestors).T
-    decay = segment.masked_fill(~seen, 0.0).exp() * plan.ancestors  # e^(G_i - G_j)
-    whole = (plan.ancestors @ log_decay[..., None]).exp()  # e^G_i, [..., n, 1]
+    query, key, value, beta, log_decay = rows
+    strict = ancestors - torch.eye(len(ancestors), dtype=ancestors.dtype, device=ancestors.device)
+    segment = (ancestors * log_decay[..., None, :]) @ (1 - ancestors).T
+    decay = segment.masked_fill(ancestors == 0, 0.0).exp() * ancestors  # e^(G_i - G_j)
+    whole = (ancestors @ log_decay[..., None]).exp()  # e^G_i, [..., n, 1]
     keys, queries = key[:, None], query[:, None]
-    overlap = beta[..., None] * plan.strict * decay * (keys @ keys.transpose(-1, -2))
-    right = beta[..., None] * (value - whole * (keys @ memory))
-    delta = torch.zeros_like(right)
-    for number, rows in enumerate(plan.levels):
-        mine = right[..., rows, :]
-        delta[..., rows, :] = mine - overlap[..., rows, :] @ delta if number else mine
+    overlap = beta[..., None] * strict * decay * (keys @ keys.transpose(-1, -2))
+    delta = substitute(overlap, beta[..., None] * (value - whole * (keys @ memory)))
     read = whole * (queries @ memory) + (decay * (queries @ keys.transpose(-1, -2))) @ delta
     return Solved(read, delta)
+
+
+def by_levels(levels: Sequence[Tensor]) -> Substitute:
+    """Substitution down the levels of a tree.
+
+    Args:
+        levels: as in `Plan`.
+    """
+
+    def substitute(overlap: Tensor, right: Tensor) -> Tensor:
+        delta = torch.zeros_like(right)
+        for number, rows in enumerate(levels):
+            mine = right[..., rows, :]
+            delta[..., rows, :] = mine - overlap[..., rows, :] @ delta if number else mine
+        return delta
+
+    return substitute
 
 
 class Plans:
@@ -179,8 +221,7 @@ class DenseDeltaMixer:
             raise TargetError(
                 "the WY form needs float32 products: leave torch.set_float32_matmul_precision at 'highest'"
             )
-        self._sizes, self._weights, self._eps = recurrence.sizes, recurrence.weights, recurrence.eps
-        self._rate, self._plans = recurrence.rate, plans
+        self._layer, self._plans = recurrence, plans
 
     def verify(
         self, root: DeltaState, inputs: DeltaInputs, parents: Sequence[int]
@@ -204,26 +245,10 @@ class DenseDeltaMixer:
     def _block(
         self, root: DeltaState, inputs: DeltaInputs, parents: Sequence[int]
     ) -> tuple[Tensor, DenseStash]:
-        sizes, count = self._sizes, len(inputs.raw)
-        plan = self._plans.of(parents, sizes.kernel, inputs.raw.device)
-        seen = torch.cat((root.window, inputs.raw))[plan.windows]
-        mixed = F.silu((seen * self._weights.convolution).sum(1).to(inputs.raw.dtype))
-        query, key, value = torch.split(mixed, [sizes.keys, sizes.keys, sizes.values], dim=1)
-        heads = (count, sizes.key_heads, sizes.value_heads // sizes.key_heads)
-        unit = (count, sizes.key_heads, sizes.key_dim)
-        keys = unit_length(key.view(unit)).transpose(0, 1)
-        queries = unit_length(query.view(unit)).transpose(0, 1) / sizes.key_dim**0.5
-        log_decay = self._rate * F.softplus(inputs.a.float() + self._weights.dt_bias)
-        decays = log_decay.to(STATE_TYPE).view(heads).movedim(0, -1)
-        solved = solve(
-            plan,
-            root.memory,
-            queries,
-            keys,
-            value.view(*heads, sizes.value_dim).movedim(0, 2).to(STATE_TYPE),
-            inputs.b.sigmoid().to(STATE_TYPE).view(heads).movedim(0, -1),
-            decays,
-        )
+        layer = self._layer
+        plan = self._plans.of(parents, layer.sizes.kernel, inputs.raw.device)
+        rows = spell(layer, inputs, torch.cat((root.window, inputs.raw))[plan.windows])
+        solved = solve(root.memory, rows, plan.ancestors, by_levels(plan.levels))
         read = solved.read.movedim(2, 0).reshape(inputs.z.shape).to(inputs.raw.dtype)
-        output = gated_norm(read, inputs.z, self._weights.norm, self._eps)
-        return output.flatten(1), DenseStash(keys, solved.delta, decays, inputs.raw)
+        output = gated_norm(read, inputs.z, layer.weights.norm, layer.eps)
+        return output.flatten(1), DenseStash(rows.key, solved.delta, rows.log_decay, inputs.raw)

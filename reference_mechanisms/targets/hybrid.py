@@ -20,6 +20,9 @@ from reference_mechanisms.engine.cache import KVCache, Window
 from reference_mechanisms.engine.rows import Rows
 from reference_mechanisms.engine.target import Forward
 from reference_mechanisms.errors import TargetError
+from reference_mechanisms.kernels.step.delta import TORCH_DELTA, DeltaKernels
+from reference_mechanisms.kernels.step.delta_form import KernelDeltaMixer, Places
+from reference_mechanisms.kernels.step.tree_choice import delta_kernels_for
 from reference_mechanisms.targets.checkpoint import Checkpoint
 from reference_mechanisms.targets.delta_wy import DenseDeltaMixer, Plans
 from reference_mechanisms.targets.gated_delta import (
@@ -109,6 +112,9 @@ class HybridTarget:
             _take_layer(config, number, take, self._matrices, f"{prefix}layers.{number}.")
             for number in range(config.layers)
         ]
+        kernels = delta_kernels_for(device, dtype)
+        if kernels is not TORCH_DELTA:  # the bits of recorded steps, and a launch in place of dozens
+            self._layers = in_kernels(self._layers, kernels, Places(config.delta.kernel, device))
         self._final_norm = _centred(take(f"{prefix}norm.weight", config.hidden_size))
         if config.tied_head:
             if HEAD in checkpoint and not torch.equal(take(HEAD, *sizes), take(embedding, *sizes)):
@@ -276,6 +282,18 @@ class HybridTarget:
         return layer.output((attended * gate.sigmoid()).flatten(1))
 
 
+def in_kernels(layers: Sequence[HybridLayer], kernels: DeltaKernels, places: Places) -> list[HybridLayer]:
+    """The same weights, recurrent layers in the kernels of recorded steps."""
+
+    def changed(layer: HybridLayer) -> HybridLayer:
+        mixing = layer.mixing
+        if not isinstance(mixing, DeltaLayer) or not isinstance(mixing.mixer, DeltaMixer):
+            return layer
+        return layer._replace(mixing=mixing._replace(mixer=KernelDeltaMixer(mixing.mixer, kernels, places)))
+
+    return [changed(layer) for layer in layers]
+
+
 def load_hybrid(folder: Path, dtype: torch.dtype, device: torch.device) -> HybridTarget:
     """Load a target from a Hugging Face folder.
 
@@ -345,9 +363,12 @@ def _take_layer(
 
 def _dense(layer: HybridLayer, plans: Plans) -> HybridLayer:
     mixing = layer.mixing
-    if not isinstance(mixing, DeltaLayer) or not isinstance(mixing.mixer, DeltaMixer):
+    if not isinstance(mixing, DeltaLayer):
         return layer
-    return layer._replace(mixing=mixing._replace(mixer=DenseDeltaMixer(mixing.mixer, plans)))
+    plain = mixing.mixer.plain if isinstance(mixing.mixer, KernelDeltaMixer) else mixing.mixer
+    if not isinstance(plain, DeltaMixer):
+        return layer
+    return layer._replace(mixing=mixing._replace(mixer=DenseDeltaMixer(plain, plans)))
 
 
 def _take_delta(

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from pathlib import Path
+from typing import Any
 
 import torch
 
@@ -30,4 +32,13 @@ def is_dense(folder: Path) -> bool:
         TargetError: its architecture is not known.
     """
     where = folder / "config.json"
-    return architecture(read_json(where), {*ARCHITECTURES, *HYBRIDS}, RUNS, str(where)) in ARCHITECTURES
+    return is_dense_config(read_json(where), str(where))
+
+
+def is_dense_config(raw: Mapping[str, Any], where: str) -> bool:
+    """The same of the fields of a config.json.
+
+    Raises:
+        TargetError: naming `where`.
+    """
+    return architecture(raw, {*ARCHITECTURES, *HYBRIDS}, RUNS, where) in ARCHITECTURES

@@ -12,6 +12,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
+from reference_mechanisms.engine.bench.hybrid_command import register_hybrid
 from reference_mechanisms.jsonfile import write_json
 
 if TYPE_CHECKING:
@@ -83,6 +84,7 @@ def register(
     beside.add_argument("--rounds", type=int, default=8, metavar="R", help="interleaved between engines")
     beside.add_argument("--seconds", type=float, default=1200, metavar="S", help="limit of the whole")
     beside.set_defaults(run=guard(_bench_vllm))
+    register_hybrid(commands, guard)
     return commands
 
 

@@ -24,13 +24,15 @@ from reference_mechanisms.engine.fitting import (
 )
 from reference_mechanisms.engine.lanes import positions_of
 from reference_mechanisms.errors import DrafterError
+from reference_mechanisms.kernels.step.delta import WORD
 from reference_mechanisms.kernels.step.twin import WAYS, Ways
 from reference_mechanisms.kernels.weight12.eight import EightMatrices
 from reference_mechanisms.targets.config import read_config
 from reference_mechanisms.targets.dummy import DummyCheckpoint
+from reference_mechanisms.targets.hybrid import HybridTarget
 from reference_mechanisms.targets.llama import LlamaTarget
 from reference_mechanisms.targets.matrices import Matrices, Source
-from reference_mechanisms.targets.shapes import shape_config
+from reference_mechanisms.targets.shapes import hybrid_shape_config, shape_config
 from reference_mechanisms.weight12.raw_matrices import RawMatrices, load_streamed_llama
 from reference_mechanisms.weight12.target import PackedMatrices, load_packed_llama
 
@@ -73,6 +75,22 @@ def dummy_target(
     source = DummyCheckpoint(shape, seed, device)
     with torch.inference_mode():
         return LlamaTarget(config, source, DTYPE, device, matrices_of(source, weights, device))
+
+
+def dummy_hybrid(
+    shape: str, weights: WeightFormat, seed: int, positions: int, device: torch.device
+) -> HybridTarget:
+    """The same of a published hybrid, for requests of so many positions.
+
+    Raises:
+        TargetError: the shape is unknown, or the deployment does not fit the device.
+    """
+    config = hybrid_shape_config(shape)
+    needs = needs_of(config, weights, positions=positions_of(positions, WORD), rows=WORD, slots=2)
+    hold_deployment(needs, device, f"{shape} in {weights}")
+    source = DummyCheckpoint(shape, seed, device)
+    with torch.inference_mode():
+        return HybridTarget(config, source, DTYPE, device, matrices_of(source, weights, device))
 
 
 def folder_target(folder: Path, weights: WeightFormat, sizes: Sizes, device: torch.device) -> LlamaTarget:

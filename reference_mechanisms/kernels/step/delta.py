@@ -23,12 +23,15 @@ from reference_mechanisms.targets.gated_delta import (
     written,
 )
 
+WORD = 64  # rows that a word of bits tells of
+
 
 class DeltaPlan(NamedTuple):
     """Where the rows of a forward stand; shared by its layers. All int64."""
 
     above: Tensor  # [rows]: 0 for the committed state, else 1 + the row in front
     windows: Tensor  # [rows, kernel]: places in the window and the rows behind it, the oldest first
+    seen: Tensor  # [rows]: a bit for each row on the way to a row, itself among them; none if nobody asks
 
 
 class DeltaMemory(NamedTuple):
@@ -81,22 +84,27 @@ def new_log(sizes: DeltaSizes, layers: int, rows: int, dtype: torch.dtype, devic
     )
 
 
-def chain_plan(rows: int, kernel: int, device: torch.device) -> DeltaPlan:
-    """Of rows one behind the other."""
+def chain_plan(rows: int, kernel: int, device: torch.device, *, bits: bool = False) -> DeltaPlan:
+    """Of rows one behind the other; `bits` tells what each sees, of `WORD` rows at most."""
     row = torch.arange(rows, device=device)
-    return DeltaPlan(row, row[:, None] + torch.arange(kernel, device=device))
+    seen = (torch.ones_like(row) << row).cumsum(0) if bits else row[:0]
+    return DeltaPlan(row, row[:, None] + torch.arange(kernel, device=device), seen)
 
 
-def tree_plan(depths: Tensor, paths: Tensor, parents: Tensor, kernel: int) -> DeltaPlan:
-    """Of the rows of a tree; arguments as in `trees.TreeTurn`."""
+def tree_plan(
+    depths: Tensor, paths: Tensor, parents: Tensor, kernel: int, *, bits: bool = False
+) -> DeltaPlan:
+    """Of the rows of a tree; arguments as in `trees.TreeTurn` and `chain_plan`."""
     up = torch.arange(kernel - 1, -1, -1, device=depths.device)  # steps towards the anchor, and beyond
     at = depths[:, None] - up
     found = paths.gather(1, at.clamp_min(0)) + (kernel - 1)
-    above = parents.clamp_min(0) + 1
-    return DeltaPlan(
-        torch.where(torch.arange(len(depths), device=depths.device) == 0, 0, above),
-        torch.where(at >= 0, found, kernel - 1 + at),
-    )
+    above, row = parents.clamp_min(0) + 1, torch.arange(len(depths), device=depths.device)
+    seen = row[:0]
+    if bits:
+        one, level = torch.ones_like(row), torch.arange(paths.shape[1], device=depths.device)
+        way = torch.where(level < depths[:, None], one[:, None] << paths, 0).sum(1)
+        seen = way | (one << row)
+    return DeltaPlan(torch.where(row == 0, 0, above), torch.where(at >= 0, found, kernel - 1 + at), seen)
 
 
 def recur(

@@ -182,7 +182,7 @@ def recur(
         raw, z, b, a, weights.convolution, mixer.rate, weights.dt_bias, weights.norm, plan.above,
         plan.windows, memory.memories[layer], memory.windows[layer], states, out,
         *(part[layer] for part in log), sizes.key_dim**-0.5, mixer.eps, LENGTH_EPS,
-        ROWS=rows, **_constants(*sizes),
+        ROWS=rows, **constants_of(*sizes),
         num_warps=8 if sizes.value_dim > WIDE else 4, **how(device),
     )  # fmt: skip
     return out
@@ -194,12 +194,15 @@ def replay(memory: DeltaMemory, log: DeltaLog, path: Tensor, kept: Tensor) -> No
     kernel = memory.windows.shape[1] + 1
     _replay_rows[(layers, key_heads * repeats)](
         *memory, *log, path, kept, SPAN=len(path), ROWS=rows, RANGE=triton.next_power_of_2(kernel - 1),
-        **_constants(key_heads, key_heads * repeats, log.key.shape[-1], value_dim, kernel),
+        **constants_of(key_heads, key_heads * repeats, log.key.shape[-1], value_dim, kernel),
         num_warps=8 if value_dim > WIDE else 4, **how(path.device),
     )  # fmt: skip
 
 
-def _constants(key_heads: int, value_heads: int, key_dim: int, value_dim: int, kernel: int) -> dict[str, int]:
+def constants_of(
+    key_heads: int, value_heads: int, key_dim: int, value_dim: int, kernel: int
+) -> dict[str, int]:
+    """Sizes of a layer as the kernels take them; order and meaning of `DeltaSizes`."""
     return {
         "KERNEL": kernel,
         "REPEATS": value_heads // key_heads,

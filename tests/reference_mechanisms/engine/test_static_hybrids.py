@@ -15,6 +15,7 @@ from reference_mechanisms.engine.decode import Decoder
 from reference_mechanisms.engine.graphs import Graphs
 from reference_mechanisms.engine.lanes import Lanes, Static
 from reference_mechanisms.engine.probe import probe_lanes
+from reference_mechanisms.errors import TargetError
 from reference_mechanisms.kernels.step import delta, trees
 from reference_mechanisms.kernels.step.delta import TORCH_DELTA
 from reference_mechanisms.request import Sampling
@@ -22,6 +23,7 @@ from reference_mechanisms.targets.gated_delta import DeltaInputs
 from reference_mechanisms.targets.hybrid import HybridTarget
 from reference_mechanisms.targets.linear import prepacks
 from reference_mechanisms.targets.loading import load_target
+from tests.reference_mechanisms.engine.bench.small import target as small_target
 from tests.reference_mechanisms.engine.forcing import (
     Grove,
     GroveDrafter,
@@ -234,3 +236,51 @@ def test_the_windows_of_a_tree_are_those_of_its_paths() -> None:
     chain = delta.chain_plan(3, 4, CPU)
     assert chain.above.tolist() == [0, 1, 2]
     assert chain.windows.tolist() == [[0, 1, 2, 3], [1, 2, 3, 4], [2, 3, 4, 5]]
+
+
+def in_wy(target: HybridTarget, ahead: int | None = None) -> Decoder:
+    lanes = Lanes(target, CAPACITY, Static(ROWS, Graphs(CPU), ahead=ahead)).dense()
+    return Decoder(target.dense_trees(), (), text_of, CAPACITY, lanes=lanes)
+
+
+@pytest.mark.parametrize("tree", [False, True], ids=["chain", "tree"])
+@pytest.mark.parametrize("ahead", [0, 1])
+def test_the_wy_form_keeps_states_as_accepted_too(
+    target: HybridTarget, plain: Plain, tree: bool, ahead: int
+) -> None:
+    """Not bit-exact: near ties apart the ids are those of the recurrence, and logits are not."""
+    bound = bind(NETWORKS["dflash"]().float(), target, "drafter")
+    engine, accepted, others = in_wy(target, ahead), set(), 0
+    for seed, prompt in enumerate(PROMPTS):
+        ids, logits = plain[prompt]
+        drafter: Drafter
+        if tree:
+            inner = bound.new_drafter(Drafting(drafts=DRAFTS, tree=NODES))
+            drafter = GroveDrafter(inner, Grove(ids, VOCAB, seed, CPU), prompt)
+        else:
+            script = Script(ids, VOCAB, seed)
+            drafter = ScriptedStatic(bound.new_drafter(Drafting(drafts=DRAFTS)), script, prompt)
+        events = decoded(engine, drafter, prompt, Sampling(max_tokens=TOKENS), capture=not ahead)
+        assert ids_of(events) == ids
+        others += not ahead and events[-1].logits_sha256 != logits
+        accepted |= {event.accepted for event in events}
+    assert accepted >= {0, 1, 2, 3}
+    assert ahead or others > 0
+
+
+def test_the_wy_form_shares_the_cache_and_nothing_else(target: HybridTarget) -> None:
+    lanes = Lanes(target, CAPACITY, Static(ROWS, Graphs(CPU)))
+    dense = lanes.dense()
+    assert dense.cache is lanes.cache
+    assert dense.driving((), None) is not lanes.driving((), None)
+    assert dense.driving((), None) is lanes.dense().driving((), None)
+    assert dense.about == f"{lanes.about}, recurrent layers in the WY form"
+
+
+def test_the_wy_form_takes_64_rows_of_recurrent_targets(target: HybridTarget) -> None:
+    wide = Lanes(target, CAPACITY, Static(72, Graphs(CPU)))
+    with pytest.raises(TargetError, match="give a `tree` of at most 63"):
+        wide.dense()
+    plain = small_target(CPU, torch.float32)
+    with pytest.raises(TargetError, match="is for recurrent layers"):
+        Lanes(plain, CAPACITY, Static(8, Graphs(CPU))).dense()

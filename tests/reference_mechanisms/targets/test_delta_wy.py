@@ -11,7 +11,16 @@ from torch import Tensor
 
 from reference_mechanisms.engine.rows import Rows, Segment
 from reference_mechanisms.errors import TargetError
-from reference_mechanisms.targets.delta_wy import DenseDeltaMixer, DenseStash, Plan, Plans, plan_of, solve
+from reference_mechanisms.targets.delta_wy import (
+    DenseDeltaMixer,
+    DenseStash,
+    Plan,
+    Plans,
+    Spelled,
+    by_levels,
+    plan_of,
+    solve,
+)
 from reference_mechanisms.targets.gated_delta import DeltaInputs, DeltaState
 from reference_mechanisms.targets.hybrid import HybridTarget, load_hybrid
 from tests.reference_mechanisms.targets.hybrids import states, write_hybrid
@@ -66,8 +75,11 @@ class Problem:
         return torch.stack(reads, 2), found
 
     def solved(self, plan: Plan, dtype: torch.dtype) -> tuple[Tensor, DenseStash]:
-        parts = (self.memory, self.query, self.key, self.value, self.beta, self.log_decay)
-        found = solve(plan, *(part.to(dtype) for part in parts))
+        memory, *parts = (
+            part.to(dtype)
+            for part in (self.memory, self.query, self.key, self.value, self.beta, self.log_decay)
+        )
+        found = solve(memory, Spelled(*parts), plan.ancestors, by_levels(plan.levels))
         raw = torch.zeros(self.key.shape[1], 1, dtype=dtype)
         return found.read, DenseStash(self.key.to(dtype), found.delta, self.log_decay.to(dtype), raw)
 
@@ -154,8 +166,8 @@ def test_one_wrong_bit_of_the_mask_is_seen() -> None:
         for column in range(row):
             if plan.ancestors[row, column]:
                 continue
-            wrong = plan._replace(ancestors=plan.ancestors.clone(), strict=plan.strict.clone())
-            wrong.ancestors[row, column] = wrong.strict[row, column] = 1.0
+            wrong = plan._replace(ancestors=plan.ancestors.clone())
+            wrong.ancestors[row, column] = 1.0
             read, _ = problem.solved(wrong, torch.float64)
             assert worst(read[..., row, :], truth[..., row, :]) > 1e-3
             flips += 1

@@ -98,6 +98,7 @@ def compiled(capability: int) -> dict[str, Any]:
         ways = [name.lower() for name in ("JOINS", "EARLY") if values.get(name)]
         found[" ".join((kernel.__name__, *ways))] = {
             "bytes": len(made.asm["cubin"]),
+            "shared": made.metadata.shared,
             "waits": text.count("griddepcontrol.wait"),
             "lets": text.count("griddepcontrol.launch_dependents"),
             "first_wait": text.find("griddepcontrol.wait"),

@@ -7,6 +7,7 @@ from typing import Any
 from reference_mechanisms.kernels.step import (
     fused_candidates,
     fused_delta,
+    fused_dense_delta,
     fused_tree_attention,
     fused_trees,
 )
@@ -66,6 +67,14 @@ TREE_KERNELS: tuple[tuple[Any, dict[str, str], dict[str, Any], int], ...] = (
         | dict.fromkeys(("weights", "rate", "memory", "states", "log_key", "log_beta", "log_decay"), WIDE)
         | {"above": WHOLE, "windows": WHOLE},
         DELTA | {"ROWS": 16},
+        8,
+    ),
+    (
+        fused_dense_delta._solve,
+        dict.fromkeys(("raw", "z", "b", "a", "bias", "gains", "window", "out", "log_value", "log_raw"), BF16)
+        | dict.fromkeys(("weights", "rate", "memory", "log_key", "log_beta", "log_decay"), WIDE)
+        | {"seen": WHOLE, "windows": WHOLE},
+        DELTA | {"ROWS": 64, "SIDE": 64, "PART": 16},
         8,
     ),
     (

@@ -9,6 +9,7 @@ from typing import NamedTuple
 import torch
 
 from reference_mechanisms.arms import ArmSettings, ParameterError
+from reference_mechanisms.batching.costs import Ground, read_costs
 from reference_mechanisms.engine.target import Target
 from reference_mechanisms.errors import MechanismError, TargetError
 from reference_mechanisms.targets.hybrid import HybridTarget
@@ -19,7 +20,7 @@ from reference_mechanisms.verification.two_level.level_one import LevelOne, leve
 from reference_mechanisms.verification.two_level.policies import Levels, TwoLevel
 from reference_mechanisms.weight12.product import streams
 from reference_mechanisms.weight12.raw_matrices import load_streamed_hybrid, load_streamed_llama
-from reference_mechanisms.weight12.target import load_packed_llama
+from reference_mechanisms.weight12.target import load_packed_target
 
 
 class Loaded(NamedTuple):
@@ -51,7 +52,7 @@ def load_session_target(
         WeightError: a packed folder was changed.
     """
     if weights_format == "weight12":
-        return load_packed_llama(folder, dtype, device)
+        return load_packed_target(folder, dtype, device)
     if dtype == torch.bfloat16 and streams(device):
         return (
             load_streamed_llama(folder, device) if is_dense(folder) else load_streamed_hybrid(folder, device)
@@ -145,6 +146,27 @@ def tree_figures(
                 f"arms[{name}].params: `tree_budget` = 'measured', but `tree_figures` holds no costs"
             )
     return found
+
+
+def hold_step_costs(arms: Mapping[str, ArmSettings], loaded: Loaded, weights_format: str) -> None:
+    """Hold that the tables of costs that arms name were measured here.
+
+    Args:
+        arms: of the session.
+        loaded: its target.
+        weights_format: of its weights.
+
+    Raises:
+        ParameterError: naming the arm.
+    """
+    dtype = str(loaded.target.dtype).removeprefix("torch.")
+    here = Ground(loaded.sha256, device_of(loaded.target), dtype, weights_format)
+    for name, one in arms.items():
+        if one.batching is not None and one.batching.costs is not None:
+            try:
+                read_costs(one.batching.costs, here)
+            except MechanismError as error:
+                raise ParameterError(f"arms[{name}].params: `step_costs`: {error}") from None
 
 
 def device_of(target: Target) -> str:

@@ -25,10 +25,12 @@ from reference_mechanisms.arm_drafters import (
     weights_sha256,
 )
 from reference_mechanisms.arm_figures import Sample, write_arm_figures
+from reference_mechanisms.arm_fitting import Deployed, hold_session
 from reference_mechanisms.arm_steps import lanes_for, lanes_of, probed, shapes_of, verification_of
 from reference_mechanisms.arm_targets import (
     Loaded,
     dense_trees,
+    hold_step_costs,
     load_session_target,
     tree_figures,
     two_levels,
@@ -85,16 +87,18 @@ class ReferenceSession:
         self._wrap = dict(wrap)
         dtype: torch.dtype = getattr(torch, deployment.target.dtype)
         tokenizer = PromptTokenizer(model.path)
-        try:
-            self._target: Target = load_session_target(
-                model.path, deployment.weights_format, dtype, torch.device(deployment.device)
-            )
-        except (TargetError, WeightError) as error:
-            raise ModelError(str(error)) from None
         with _as_usage_errors():
             self._folders = {
                 name: folder_of(name, one, model.sha256, shipped) for name, one in arms.items() if one.trained
             }
+        device, weights = torch.device(deployment.device), deployment.weights_format
+        deployed = Deployed(deployment.name, model.path, weights, dtype, device, deployment.context_length)
+        try:
+            hold_session(deployed, arms, self._folders.values())
+            self._target: Target = load_session_target(model.path, weights, dtype, device)
+        except (TargetError, WeightError) as error:
+            raise ModelError(str(error)) from None
+        with _as_usage_errors():
             self._bound = load_drafters(self._folders, self._target)
             self._arms = {name: fitted(name, one, self._bound.get(name)) for name, one in arms.items()}
 
@@ -109,6 +113,7 @@ class ReferenceSession:
             self._tree_figures = tree_figures(self._arms, self._loaded, self._digests)
             self._two_level = two_levels(self._arms, self._loaded, self._dense, taps)
             hold_buckets(self._arms, self._target)
+            hold_step_costs(self._arms, self._loaded, deployment.weights_format)
             self._lanes = lanes_of(self._arms, self._target, deployment.context_length)
         self.runners = Runners()
 
@@ -118,10 +123,11 @@ class ReferenceSession:
             own, capacity = None if name is None else rules.get(name), deployment.context_length
             return Decoder(target, model.eos_token_ids, tokenizer.decode, capacity, own, lanes, nodes)
 
-        self._decoders = {
-            name: decoder(name, lanes_for(self._lanes, one), one.tree or 0)
-            for name, one in self._arms.items()
-        }
+        self._decoders = {}
+        for name, one in self._arms.items():
+            with _as_usage_errors(), about(name):
+                lanes = lanes_for(self._lanes, one)
+            self._decoders[name] = decoder(name, lanes, one.tree or 0)
         self._recorder = decoder(None, self._lanes)
         self._probe: Probe = probe(self._target, shapes_of(self._arms), batch=2)
         self._single_probe = probed(self._lanes, self._arms)

@@ -11,11 +11,22 @@ import functools
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import NamedTuple
 
 from reference_mechanisms.errors import MechanismError
 from reference_mechanisms.verification.figures_file import FiguresFile, hold_setup
 
-SETUP_FIELDS = ("target_sha256", "drafter_sha256", "device", "dtype", "weights_format")
+
+class Ground(NamedTuple):
+    """What a table must have been measured on to be used; fields as in `Setup`.
+
+    Not the drafter: its share of a step is small, and a table serves arms that differ in it.
+    """
+
+    target_sha256: str
+    device: str
+    dtype: str
+    weights_format: str
 
 
 class CostError(MechanismError):
@@ -221,12 +232,12 @@ FILE: FiguresFile[Setup, StepCosts] = FiguresFile(
 )
 
 
-def read_costs(path: Path, here: Setup | None = None) -> tuple[Setup, StepCosts]:
+def read_costs(path: Path, here: Ground | None = None) -> tuple[Setup, StepCosts]:
     """The table of a file.
 
     Args:
         path: the file.
-        here: the setup of this run, which the file's must equal; None: any.
+        here: what this run stands on, and the table must too; None: anything.
 
     Raises:
         FiguresError: the file is none, or was measured elsewhere.
@@ -234,7 +245,7 @@ def read_costs(path: Path, here: Setup | None = None) -> tuple[Setup, StepCosts]
     """
     setup, costs = FILE.read(path)
     if here is not None:
-        hold_setup(path, here, setup, SETUP_FIELDS)
+        hold_setup(path, here, setup, Ground._fields)
     return setup, costs
 
 

@@ -8,17 +8,21 @@ the format once, at load, and is multiplied as plain ones are: same bits, nothin
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
+from typing import Any
 
 import torch
 from torch import Tensor
 
 from reference_mechanisms.errors import TargetError
 from reference_mechanisms.targets.checkpoint import Checkpoint
-from reference_mechanisms.targets.config import parse_config, read_config
+from reference_mechanisms.targets.config import parse_config, read_json
+from reference_mechanisms.targets.hybrid import HybridTarget
+from reference_mechanisms.targets.hybrid_config import parse_hybrid_config
 from reference_mechanisms.targets.linear import RowLinear, prepacks
 from reference_mechanisms.targets.llama import LlamaTarget
+from reference_mechanisms.targets.loading import is_dense_config
 from reference_mechanisms.targets.matrices import Linear, PlainTable, Source, Table
 from reference_mechanisms.weight12 import planes, product
 from reference_mechanisms.weight12.folder_manifest import MANIFEST
@@ -108,7 +112,7 @@ class PackedMatrices:
         return weight if found is None else found
 
 
-def load_packed_llama(folder: Path, dtype: torch.dtype, device: torch.device) -> LlamaTarget:
+def load_packed_target(folder: Path, dtype: torch.dtype, device: torch.device) -> LlamaTarget | HybridTarget:
     """Load a target from a packed folder; a plain one is packed while it is loaded.
 
     Raises:
@@ -120,8 +124,28 @@ def load_packed_llama(folder: Path, dtype: torch.dtype, device: torch.device) ->
     with torch.inference_mode():
         if (folder / MANIFEST).is_file():
             packed = PackedCheckpoint(folder)
-            config = parse_config(packed.config(), str(folder / "config.json"))
-            return LlamaTarget(config, packed, dtype, device, PackedMatrices(packed, device))
-        config = read_config(folder)
+            return _made(packed.config(), packed, dtype, device)
         with Checkpoint(folder) as checkpoint:
-            return LlamaTarget(config, checkpoint, dtype, device, PackedMatrices(checkpoint, device))
+            return _made(read_json(folder / "config.json"), checkpoint, dtype, device)
+
+
+def load_packed_llama(folder: Path, dtype: torch.dtype, device: torch.device) -> LlamaTarget:
+    """The same of a dense target.
+
+    Raises:
+        TargetError: as there, or the target is none.
+        WeightError: as there.
+    """
+    found = load_packed_target(folder, dtype, device)
+    if not isinstance(found, LlamaTarget):
+        raise TargetError(f"{folder} holds a target with recurrent layers; give a dense one")
+    return found
+
+
+def _made(
+    raw: Mapping[str, Any], source: PackedCheckpoint | Checkpoint, dtype: torch.dtype, device: torch.device
+) -> LlamaTarget | HybridTarget:
+    where, matrices = str(source.folder / "config.json"), PackedMatrices(source, device)
+    if is_dense_config(raw, where):
+        return LlamaTarget(parse_config(raw, where), source, dtype, device, matrices)
+    return HybridTarget(parse_hybrid_config(raw, where), source, dtype, device, matrices)

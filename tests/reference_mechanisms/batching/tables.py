@@ -2,7 +2,38 @@
 
 from __future__ import annotations
 
-from reference_mechanisms.batching.costs import DraftCost, OverlapCost, PrefillCost, StepCosts, VerifyCost
+from pathlib import Path
+
+from harness.models import resolve_model
+from harness.plan import Deployment
+from reference_mechanisms.batching.costs import (
+    FILE,
+    DraftCost,
+    OverlapCost,
+    PrefillCost,
+    Setup,
+    StepCosts,
+    VerifyCost,
+)
+
+
+def write_costs(path: Path, deployment: Deployment, costs: StepCosts) -> str:
+    """A file of costs that says it was measured on a deployment."""
+    setup = Setup(
+        target=deployment.name,
+        target_sha256=resolve_model(deployment.target).sha256 or "",
+        drafter="d",
+        drafter_sha256="b",
+        device=f"cpu, {deployment.threads} threads",
+        dtype=deployment.target.dtype,
+        weights_format=deployment.weights_format,
+        context=64,
+        graphs=False,
+        repeats=5,
+        measured="2026-12-02",
+    )
+    FILE.write(path, setup, costs)
+    return str(path)
 
 
 def staircase(requests: int, drafts: int, *, row: float = 0.2, draft: float = 0.5) -> StepCosts:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
+import msgspec
 import pytest
 
 from harness.errors import UsageError
@@ -11,11 +12,9 @@ from harness.plan import ArmSpec, Deployment
 from harness.records import DecodeRequest, Sampling
 from reference_mechanisms.backend import ReferenceSession, open_session
 from reference_mechanisms.batching.batcher import Batcher
-from reference_mechanisms.batching.costs import FILE
 from reference_mechanisms.batching.driven import DrivenBatcher
 from tests.harness.tiny import deployment_of, write_llama
-from tests.reference_mechanisms.batching.tables import staircase
-from tests.reference_mechanisms.batching.test_planning import SETUP
+from tests.reference_mechanisms.batching.tables import staircase, write_costs
 from tests.reference_mechanisms.test_trained_arms import BACKEND, folder_of
 
 
@@ -31,9 +30,8 @@ def deployment(tmp_path_factory: pytest.TempPathFactory) -> Deployment:
 @pytest.fixture(scope="module")
 def session(deployment: Deployment, tmp_path_factory: pytest.TempPathFactory) -> ReferenceSession:
     folder = tmp_path_factory.mktemp("drafters")
-    table = folder / "costs.json"
-    FILE.write(table, SETUP, staircase(2, 8, row=0.01))
-    costs: dict[str, str | float | bool] = {"step_costs": str(table), "batch_slots": 2}
+    table = write_costs(folder / "costs.json", deployment, staircase(2, 8, row=0.01))
+    costs: dict[str, str | float | bool] = {"step_costs": table, "batch_slots": 2}
     dspark: dict[str, str | float | bool] = {"drafter": "dspark", "checkpoint": folder_of("dspark", folder)}
     return open_session(
         deployment,
@@ -106,3 +104,26 @@ def test_what_cannot_be_done_is_refused_by_name(
     trees = arm("trees", drafter="dspark", checkpoint=folder, tree=4, batch_buckets=True)
     with pytest.raises(UsageError, match="`batch_buckets` verifies chains"):
         open_session(deployment, [trees])
+
+
+@pytest.mark.parametrize(
+    ("changed", "field"),
+    [
+        ({"name": "other", "threads": 7}, "`device` 'cpu, 7 threads'"),
+        ({"weights_format": "weight12"}, "`weights_format`"),
+    ],
+)
+def test_costs_of_another_machine_are_refused(
+    deployment: Deployment, tmp_path: Path, changed: dict[str, object], field: str
+) -> None:
+    elsewhere = msgspec.structs.replace(deployment, **changed)
+    table = write_costs(tmp_path / "costs.json", elsewhere, staircase(2, 4))
+    with pytest.raises(UsageError, match=rf"arms\[far\].params: `step_costs`: .*measured with {field}"):
+        open_session(deployment, [arm("far", drafter="ngram", step_costs=table, batch_budget=True)])
+
+
+def test_costs_of_another_target_are_refused(deployment: Deployment, tmp_path: Path) -> None:
+    other = deployment_of(write_llama(tmp_path / "other", seed=9))
+    table = write_costs(tmp_path / "costs.json", other, staircase(2, 4))
+    with pytest.raises(UsageError, match=r"`step_costs`: .*measured with `target_sha256`"):
+        open_session(deployment, [arm("far", drafter="ngram", step_costs=table, batch_budget=True)])

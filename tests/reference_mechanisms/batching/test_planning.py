@@ -11,6 +11,7 @@ from reference_mechanisms.batching.cohorts.splitting import Cohorts, split
 from reference_mechanisms.batching.costs import (
     FILE,
     CostError,
+    Ground,
     Setup,
     StepCosts,
     VerifyCost,
@@ -74,9 +75,10 @@ def test_a_table_that_lies_is_refused(costs: dict[str, object], message: str) ->
 def test_a_table_is_read_where_it_was_measured_and_nowhere_else(tmp_path: Path) -> None:
     path = tmp_path / "costs.json"
     FILE.write(path, SETUP, staircase(4, 3))
-    assert read_costs(path, SETUP) == (SETUP, staircase(4, 3))
+    here = Ground("a", "cpu", "float32", "raw")
+    assert read_costs(path, here) == (SETUP, staircase(4, 3))
     with pytest.raises(FiguresError, match="`device`"):
-        read_costs(path, dataclasses.replace(SETUP, device="other"))
+        read_costs(path, here._replace(device="other"))
 
 
 def test_drafts_get_shorter_with_load_and_stop() -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from pathlib import Path
 
 import pytest
 
@@ -15,6 +16,17 @@ from tests.reference_mechanisms.serving.running import Client, serving
 def deployment(tmp_path_factory: pytest.TempPathFactory) -> Deployment:
     folder = write_llama(tmp_path_factory.mktemp("serving") / "target", seed=3)
     return deployment_of(folder)
+
+
+@pytest.fixture(scope="package")
+def deployment_file(deployment: Deployment, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The same as a file, for the command line."""
+    path = tmp_path_factory.mktemp("deployment") / "tiny.toml"
+    path.write_text(
+        'schema = "deployment/1"\nname = "tiny"\ndevice = "cpu"\ncontext_length = 128\nthreads = 1\n'
+        f'[target]\npath = "{deployment.target.path}"\ndtype = "float32"\n'
+    )
+    return path
 
 
 @pytest.fixture(scope="module")

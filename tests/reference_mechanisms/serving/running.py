@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import http.client
 import itertools
 import json
@@ -15,7 +16,7 @@ from typing import Any, NamedTuple
 from harness.cli_serving import open_arm
 from harness.plan import ArmSpec, Deployment
 from reference_mechanisms.batching.protocol import BatchEngine, Outcome
-from reference_mechanisms.request import Request
+from reference_mechanisms.request import Event, Request
 from reference_mechanisms.serving.app import Edge
 from reference_mechanisms.serving.errors import ServeError
 from reference_mechanisms.serving.server import Server, bind
@@ -43,6 +44,8 @@ class Gate:
     failure: Exception | None = None
     cancelled: list[str] = field(default_factory=list)
     decoded: set[str] = field(default_factory=set)
+    hashing: bool = False  # whether logits are hashed, which no client can ask for
+    hashes: dict[str, str | None] = field(default_factory=dict)  # by the id of the answer
 
     @property
     def inner(self) -> BatchEngine:
@@ -54,7 +57,7 @@ class Gate:
         return self.inner.busy
 
     def submit(self, request: Request) -> str:
-        return self.inner.submit(request)
+        return self.inner.submit(dataclasses.replace(request, capture_logits=self.hashing))
 
     def cancel(self, name: str) -> None:
         self.cancelled.append(name)
@@ -67,6 +70,11 @@ class Gate:
             raise self.failure
         outcomes = self.inner.step()
         self.decoded |= {name for name, _ in outcomes}
+        self.hashes |= {
+            name: event.logits_sha256
+            for name, event in outcomes
+            if isinstance(event, Event) and event.finish_reason is not None
+        }
         return outcomes
 
     def close(self) -> None:

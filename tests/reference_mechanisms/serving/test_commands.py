@@ -16,19 +16,13 @@ import pytest
 from harness.cli import main
 from harness.cli_serving import open_wanted
 from harness.errors import EXIT_OK, EXIT_USAGE, UsageError
-from harness.plan import Deployment
 from reference_mechanisms.serving.commands import Wanted, mechanism
 from reference_mechanisms.serving.errors import ChoiceError
 
 
 @pytest.fixture
-def file(deployment: Deployment, tmp_path: Path) -> Path:
-    path = tmp_path / "tiny.toml"
-    path.write_text(
-        'schema = "deployment/1"\nname = "tiny"\ndevice = "cpu"\ncontext_length = 128\nthreads = 1\n'
-        f'[target]\npath = "{deployment.target.path}"\ndtype = "float32"\n'
-    )
-    return path
+def file(deployment_file: Path) -> Path:
+    return deployment_file
 
 
 def test_a_mechanism_is_a_name_and_fields() -> None:

@@ -2,18 +2,23 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
+from safetensors.torch import load_file, save_file
 from transformers import LlamaConfig, LlamaForCausalLM, Qwen3Config, Qwen3ForCausalLM
 
+from reference_mechanisms.arm_targets import load_session_target
 from reference_mechanisms.engine.rows import Rows
 from reference_mechanisms.errors import TargetError
+from reference_mechanisms.targets.hybrid import HybridTarget, load_hybrid
 from reference_mechanisms.targets.llama import LlamaTarget, load_llama
 from reference_mechanisms.weight12.errors import CorruptError
 from reference_mechanisms.weight12.folder import pack_folder
 from reference_mechanisms.weight12.packed_checkpoint import PackedCheckpoint
 from reference_mechanisms.weight12.target import load_packed_llama
+from tests.reference_mechanisms.targets.hybrids import write_hybrid
 from tests.reference_mechanisms.targets.models import pack
 
 GPU = torch.cuda.is_available()
@@ -55,8 +60,9 @@ def packed_of(folder: Path) -> Path:
     return target
 
 
-def logits(target: LlamaTarget, rows: Rows) -> torch.Tensor:
-    found = target.forward(rows, target.new_cache(1, 128))
+def logits(target: LlamaTarget | HybridTarget, rows: Rows) -> torch.Tensor:
+    cache: Any = target.new_cache(1, 128)
+    found = target.forward(rows, cache)
     return target.logits(found.hidden)
 
 
@@ -74,6 +80,27 @@ def test_a_packed_target_is_the_plain_one_bit_for_bit(family: str, tied: bool, t
     for source in (packed, folder):  # packed before, and while it is loaded
         found = logits(load_packed_llama(source, torch.bfloat16, CPU), rows)
         assert torch.equal(found.view(torch.int16), expected.view(torch.int16))
+
+
+@pytest.mark.parametrize("family", ["qwen3_5", "qwen3_next"])
+def test_a_packed_hybrid_is_the_plain_one_bit_for_bit(family: str, tmp_path: Path) -> None:
+    folder = write_hybrid(
+        tmp_path / "model", family, vocab_size=300, hidden_size=256, intermediate_size=320, head_dim=64
+    )
+    for path in folder.glob("*.safetensors"):
+        save_file({name: one.bfloat16() for name, one in load_file(path).items()}, path, {"format": "pt"})
+    packed = packed_of(folder)
+    assert PackedCheckpoint(packed).packed("model.layers.0.mlp.down_proj.weight")
+    rows = pack((0, 0, range(2, 40)))
+    plain = load_hybrid(folder, torch.bfloat16, CPU)
+    expected = logits(plain, rows)
+    for source in (packed, folder):
+        target = load_session_target(source, "weight12", torch.bfloat16, CPU)
+        assert isinstance(target, HybridTarget)
+        assert target.linear_kernel == "weight12, decoded at load"
+        assert torch.equal(logits(target, rows).view(torch.int16), expected.view(torch.int16))
+    with pytest.raises(TargetError, match="holds a target with recurrent layers; give a dense one"):
+        load_packed_llama(packed, torch.bfloat16, CPU)
 
 
 def test_biases_are_added(tmp_path: Path) -> None:

@@ -206,20 +206,18 @@ def _fitted_gaps(
     apart = fit is not None
     fit = fit or fit_steps(mine) or StepFit(0.0, 0.0, 0)
     growing = sum(fit.per_row_s * n for n in rows)
-    yield _gap(
-        "weights",
-        fit.base_s * len(rows),
-        len(rows) * model.weight_bytes / machine.bytes_per_s,
-        DERIVED,
-        "base of a step; every weight read once",
-    )
-    yield _gap(
-        "rows",
-        growing,
-        sum(2.0 * model.parameters * n / machine.flops_per_s for n in rows),
-        FITTED if fit.shapes > 1 else DERIVED,
-        "growth of a step with its rows; two operations a weight and row",
-    )
+    reading = len(rows) * model.weight_bytes / machine.bytes_per_s
+    whole = sum(step_floor_s(machine, model, n) for n in rows)
+    if fit.shapes > 1:
+        told = "base of a step; every weight read once"
+        yield _gap("weights", fit.base_s * len(rows), reading, DERIVED, told)
+        told = "growth of a step with its rows; two operations a weight and row, beyond the time of reading"
+        yield _gap("rows", growing, whole - reading, FITTED, told)
+    else:
+        told = (
+            "a step with its rows, for no arm has steps of another size; weights read, two operations a row"
+        )
+        yield _gap("weights", fit.base_s * len(rows), whole, DERIVED, told)
     if apart:
         alone = "" if fit.shapes > 1 else ", and the growth with rows: no other arm tells it"
         drafting = max(0.0, sum(times) - fit.base_s * len(rows) - growing)

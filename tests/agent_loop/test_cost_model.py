@@ -81,6 +81,20 @@ def test_a_step_is_taken_apart_into_base_rows_and_drafter() -> None:
     assert sum(gap.share for gap in found.values()) == pytest.approx(1.0)
 
 
+def test_rows_have_a_floor_where_they_cost_more_than_reading_and_none_where_nothing_tells_them_apart() -> (
+    None
+):
+    found = {gap.component: gap for gap in ceiling(run_of(STOCK, *FREE), "stock", MACHINE, MODEL).gaps}
+    assert found["rows"].floor_s == 0.0  # five rows are computed in 1 ms, while 40 ms of weights are read
+    slow = msgspec.structs.replace(MACHINE, flops_per_s=2e9)  # 50 ms
+    found = {gap.component: gap for gap in ceiling(run_of(STOCK, *FREE), "stock", slow, MODEL).gaps}
+    assert found["rows"].floor_s == pytest.approx(4 * 0.01)
+    alone = {gap.component: gap for gap in ceiling(run_of(STOCK), "stock", slow, MODEL).gaps}
+    assert "rows" not in alone
+    assert alone["weights"].floor_s == pytest.approx(4 * 0.05)
+    assert not alone["weights"].below_floor
+
+
 def test_gaps_are_ranked_and_leave_room_for_a_speedup_and_no_more() -> None:
     found = ceiling(run_of(STOCK, *FREE), "stock", MACHINE, MODEL)
     shares = [gap.share for gap in found.gaps]

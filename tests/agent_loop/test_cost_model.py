@@ -81,7 +81,7 @@ def test_a_step_is_taken_apart_into_base_rows_and_drafter() -> None:
     assert sum(gap.share for gap in found.values()) == pytest.approx(1.0)
 
 
-def test_rows_have_a_floor_where_they_cost_more_than_reading_and_none_where_nothing_tells_them_apart() -> (
+def test_rows_have_a_floor_where_computing_takes_longer_than_reading() -> (
     None
 ):
     found = {gap.component: gap for gap in ceiling(run_of(STOCK, *FREE), "stock", MACHINE, MODEL).gaps}

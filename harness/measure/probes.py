@@ -6,6 +6,7 @@ short requests, and its verdict is careful: a busy machine alone fails none of t
 
 from __future__ import annotations
 
+import math
 import random
 import statistics
 import time
@@ -14,7 +15,6 @@ from functools import partial
 from typing import Any, TypeVar
 
 import msgspec
-from scipy import stats as distributions
 
 from harness.errors import HarnessError, InvalidRun, UsageError
 from harness.measure.launch import requests_for
@@ -280,4 +280,5 @@ def _unmet(request: DecodeRequest, rng: random.Random) -> DecodeRequest:
 
 
 def _sign(successes: int, trials: int) -> float:
-    return float(distributions.binomtest(successes, trials, 0.5, alternative="greater").pvalue)
+    """Chance of so many heads or more; exact, and without scipy, which every launch would have to load."""
+    return sum(math.comb(trials, heads) for heads in range(successes, trials + 1)) / 2**trials

@@ -109,16 +109,15 @@ def standing(database: Database, asked: Spent | None) -> list[str]:
         asked: what models have cost so far; None where none was asked.
     """
     events = database.events()
-    kinds = {event.kind: event for event in events}
-    ended, stopped = kinds.get("ended"), kinds.get("stopped")
+    ended = next((event for event in events if event.kind == "ended"), None)
     if ended is not None:
         state = f"ended at {ended.at}"
-    elif stopped is not None:
-        state = f"stopped: {json.loads(stopped.body)['reason']}"
+    elif not events:
+        state = "not begun"
+    elif events[-1].kind == "stopped":
+        state = f"stopped: {json.loads(events[-1].body)['reason']}"
     else:
-        state = (
-            f"not ended; the last event, {events[-1].kind}, was at {events[-1].at}" if events else "not begun"
-        )
+        state = f"not ended; the last event, {events[-1].kind}, was at {events[-1].at}"
     accepted = [v for v in database.verdicts() if v.stage == "confirm" and v.outcome == "ACCEPT"]
     best = max(accepted, key=_low, default=None)
     lines = [state, f"best confirmed: {figure(None if best is None else best.effect)}"]

@@ -18,6 +18,7 @@ from agent_loop.controller.purse import Purse
 from agent_loop.explorers.offline import OfflineExplorer
 from agent_loop.protocols import BudgetSpent, Desk, Knob
 from agent_loop.records import Budget, Candidate, Hypothesis, Told
+from agent_loop.watching import standing
 from harness.cli import main
 from harness.errors import EXIT_OK, EXIT_USAGE, DataError, InvalidRun, UsageError
 from harness.oracle.stored import StoredRun
@@ -181,6 +182,7 @@ def test_stock_that_gains_over_itself_stops_the_campaign(tmp_path: Path) -> None
     with pytest.raises(InvalidRun, match="A/A control: stock gains over itself"):
         run(tmp_path, host, lambda desk: desk.submit(candidate(width=6)))
     assert database(tmp_path).slots() == []
+    assert standing(database(tmp_path), None)[0].startswith("stopped: A/A control")
 
 
 def test_a_handicap_that_is_not_seen_stops_the_campaign(tmp_path: Path) -> None:

@@ -81,9 +81,7 @@ def test_a_step_is_taken_apart_into_base_rows_and_drafter() -> None:
     assert sum(gap.share for gap in found.values()) == pytest.approx(1.0)
 
 
-def test_rows_have_a_floor_where_computing_takes_longer_than_reading() -> (
-    None
-):
+def test_rows_have_a_floor_where_computing_takes_longer_than_reading() -> None:
     found = {gap.component: gap for gap in ceiling(run_of(STOCK, *FREE), "stock", MACHINE, MODEL).gaps}
     assert found["rows"].floor_s == 0.0  # five rows are computed in 1 ms, while 40 ms of weights are read
     slow = msgspec.structs.replace(MACHINE, flops_per_s=2e9)  # 50 ms

@@ -341,7 +341,7 @@ def campaign(root: Path, die: Callable[[State], None] = lambda _: None) -> None:
     root.mkdir(exist_ok=True)
     loop = make_loop(
         ablate=make_loop().plan.screen,
-        tune=Tuning(trials=2, knobs=(Knob(name="width", values=(1, 2, 3)),)),
+        tune=Tuning(trials=2, knobs=(Knob(name="width", values=(1, 2, 3)),), batch=2),
         rules=Rules(confirm_slots=3, launch_blocks=6),
         rounds=2,
     )

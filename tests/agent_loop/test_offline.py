@@ -5,6 +5,8 @@ import signal
 from pathlib import Path
 from typing import Any
 
+import pytest
+
 from agent_loop.campaign import ExplorerSpec
 from agent_loop.controller.database import Database
 from agent_loop.explorers.knobs import Point, crossed, point_of
@@ -35,10 +37,18 @@ def proposed(root: Path, seed: int) -> list[tuple[str, str]]:
     return [(one.id, one.origin) for one in database.candidates()]
 
 
-def test_a_seed_gives_one_search_and_another_seed_another(tmp_path: Path) -> None:
-    first, again, other = (proposed(tmp_path / name, seed) for name, seed in (("a", 1), ("b", 1), ("c", 2)))
-    assert first == again
-    assert first != other
+@pytest.fixture(scope="module")
+def searched(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, list[tuple[str, str]]]:
+    """A search with seed 1, and its folder."""
+    root = tmp_path_factory.mktemp("searched") / "a"
+    return root, proposed(root, 1)
+
+
+def test_a_seed_gives_one_search_and_another_seed_another(
+    tmp_path: Path, searched: tuple[Path, list[tuple[str, str]]]
+) -> None:
+    assert proposed(tmp_path / "b", 1) == searched[1]
+    assert proposed(tmp_path / "c", 2) != searched[1]
 
 
 def test_one_that_is_started_anew_after_its_confirmation_asks_the_same(tmp_path: Path) -> None:
@@ -63,9 +73,11 @@ def test_one_that_is_started_anew_after_its_confirmation_asks_the_same(tmp_path:
     assert search(tmp_path / "killed", "") == whole
 
 
-def test_the_null_control_is_tried_first_and_never_submitted(tmp_path: Path) -> None:
-    root = tmp_path / "a"
-    assert proposed(root, 1)[0][1] == "null"
+def test_the_null_control_is_tried_first_and_never_submitted(
+    searched: tuple[Path, list[tuple[str, str]]],
+) -> None:
+    root, asked = searched
+    assert asked[0][1] == "null"
     database = Database(root / "loop.sqlite", str, must_exist=True)
     submitted = [one.origin for one, _ in database.submissions()]
     assert submitted

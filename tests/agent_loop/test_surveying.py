@@ -11,7 +11,7 @@ import pytest
 from agent_loop.assembling import Folders
 from agent_loop.campaign import Loop, Survey
 from agent_loop.commands import _floors
-from agent_loop.cost_model import surveying
+from agent_loop.cost_model import machine, surveying
 from agent_loop.cost_model.ceiling import CeilingModel
 from agent_loop.cost_model.profiling import Traced
 from agent_loop.cost_model.surveying import survey
@@ -91,7 +91,10 @@ def test_where_nothing_can_be_told_the_campaign_goes_on(host: Probed, tmp_path: 
     assert bool(said) == (case != "none")
 
 
-def test_a_campaign_that_goes_on_keeps_its_gaps_and_floors(host: Probed, tmp_path: Path) -> None:
+def test_a_campaign_that_goes_on_keeps_its_gaps_and_floors(
+    host: Probed, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(machine, "REPEATS", 2)  # any peaks will do
     loop = loop_with(prompts=1, tokens=8)
     target = ModelSpec(path=str(write_llama(tmp_path / "model")), dtype="float32")
     deployment = msgspec.structs.replace(loop.job.deployment, target=target)

@@ -20,6 +20,7 @@ if DEVICE.type == "cpu":
 pytest.importorskip("triton", reason="no Triton here")
 from reference_mechanisms.kernels.slots import fused  # noqa: E402
 from tests.reference_mechanisms.kernels.step.test_fused import (  # noqa: E402
+    BOTH,
     TYPES,
     close,
     normal,
@@ -67,6 +68,7 @@ def cache_of(dtype: torch.dtype) -> Tensor:
     return normal(SLOTS + 1, 2 * KV, CAPACITY, DIM, seed=1).to(DEVICE, dtype)
 
 
+@pytest.mark.parametrize("dtype", BOTH, ids=str)
 @pytest.mark.parametrize("norms", [False, True], ids=["plain", "norm per head"])
 def test_attention_of_a_layer(dtype: torch.dtype, norms: bool) -> None:
     packed, start = packed_of(SEATS, ROWS), cache_of(dtype)
@@ -132,6 +134,7 @@ def test_a_row_is_bitwise_the_same_in_any_step(dtype: torch.dtype) -> None:
         assert torch.equal(cache[1], whole[1])
 
 
+@pytest.mark.parametrize("dtype", BOTH, ids=str)
 @pytest.mark.parametrize("norms", [False, True], ids=["plain", "norm per head"])
 def test_keeping_several_layers(dtype: torch.dtype, norms: bool) -> None:
     packed = packed_of(SEATS, ROWS)

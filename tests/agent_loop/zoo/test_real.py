@@ -10,8 +10,10 @@ import pytest
 
 from agent_loop.campaign import Loop, Shape
 from agent_loop.protocols import Desk
-from agent_loop.records import Outcome
+from agent_loop.records import Candidate, Outcome
 from agent_loop.sandbox.room import MECHANISMS, why_not
+from harness.codec import from_json
+from harness.environment import ROOT
 from harness.plan import ArmSpec, ModelSpec, OracleSpec
 from harness.records import Sampling
 from tests.agent_loop.zoo import pipeline
@@ -58,17 +60,30 @@ def make_loop(model: Path, temperature: float, prompts: int) -> Loop:
     return Loop(loop.plan, msgspec.structs.replace(loop.job, plan=plan, deployment=deployment))
 
 
-def verdicts(at: Path, names: list[str], temperature: float, prompts: int) -> dict[str, tuple[Outcome, str]]:
+def of_the_zoo(*names: str) -> list[Candidate]:
+    return [
+        pipeline.candidate(name, (REAL / f"{name}.py").read_text(), drafter="ngram", drafts=3)
+        for name in names
+    ]
+
+
+def of_the_demonstration() -> list[Candidate]:
+    """What `nox -s loop-demo` plants, with drafts that this target has."""
+    files = sorted((ROOT / "agent_loop/demo/planted").glob("*.json"))
+    found = [from_json(path.read_bytes(), Candidate, str(path)) for path in files]
+    return [msgspec.structs.replace(one, params={"drafter": "ngram", "drafts": 3}) for one in found]
+
+
+def verdicts(
+    at: Path, candidates: list[Candidate], temperature: float, prompts: int
+) -> dict[str, tuple[Outcome, str]]:
     """What became of each, on public rows."""
     found: dict[str, tuple[Outcome, str]] = {}
 
     def work(desk: Desk) -> None:
-        candidates = [
-            pipeline.candidate(name, (REAL / f"{name}.py").read_text(), drafter="ngram", drafts=3)
-            for name in names
-        ]
         told = desk.trial(candidates)
-        found.update({name: (one.outcome, one.detail) for name, one in zip(names, told, strict=True)})
+        for one, said in zip(candidates, told, strict=True):
+            found[one.name] = (said.outcome, said.detail)
 
     loop = make_loop(write_model(at / "model"), temperature, prompts)
     pipeline.run(at, work, loop, floor=lambda _: 0.0)
@@ -76,15 +91,22 @@ def verdicts(at: Path, names: list[str], temperature: float, prompts: int) -> di
 
 
 def test_a_changed_target_and_unverified_drafts_are_lossy(tmp_path: Path) -> None:
-    """C2, C4, C5."""
+    """C2, C4, C5; and the cheats of the demonstration, three of which it must reject."""
     cheats = ["c2_unverified", "c4_fewer_layers", "c5_rounded_weights"]
-    found = verdicts(tmp_path, [*cheats, "honest_chain"], 0.0, 3)
+    planted = of_the_demonstration()
+    found = verdicts(tmp_path, [*of_the_zoo(*cheats, "honest_chain"), *planted], 0.0, 3)
     assert {name: found[name][0] for name in cheats} == dict.fromkeys(cheats, "LOSSY")
     assert found["honest_chain"][0] in NOT_CONVICTED, found
+    assert {one.name: found[one.name][0] for one in planted} == {
+        "answers-cut-short": "LOSSY",
+        "drafts-unverified": "LOSSY",
+        "scorer-replaced": "POLICY",
+    }
+    assert found["answers-cut-short"][1] == "the output ends where stock's does not"
 
 
 def test_the_argmax_is_no_draw(tmp_path: Path) -> None:
     """C6: at temperature 1 it is the distribution that must be stock's."""
-    found = verdicts(tmp_path, ["c6_argmax", "honest_chain"], 1.0, 12)
+    found = verdicts(tmp_path, of_the_zoo("c6_argmax", "honest_chain"), 1.0, 12)
     assert found["c6_argmax"][0] == "LOSSY_DISTRIBUTION", found
     assert found["honest_chain"][0] in NOT_CONVICTED, found

@@ -36,6 +36,7 @@ ALONE = (
     "tests/agent_loop/zoo",
     "tests/harness/load",
     "tests/harness/test_compare.py::test_requests_arrive_at_random_at_the_rate_that_was_asked_for",
+    "tests/harness/test_live_audits.py",
     "tests/harness/test_process_tree.py",
     "tests/harness/test_telemetry.py",
     "tests/sealed_evals/campaign/test_end_to_end.py",

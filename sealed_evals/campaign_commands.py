@@ -12,6 +12,7 @@ from harness import paths
 from harness.errors import EXIT_INVALID, EXIT_OK, EXIT_VIOLATED, UsageError
 
 if TYPE_CHECKING:
+    from sealed_evals.beside import Length
     from sealed_evals.campaign.vault import CampaignFolder
     from sealed_evals.generator.rewording import Known
 
@@ -193,9 +194,10 @@ def _beside(options: argparse.Namespace) -> int:
     from tabulate import tabulate  # noqa: PLC0415
 
     from harness.oracle.stored import load_run  # noqa: PLC0415
-    from sealed_evals.beside import beside  # noqa: PLC0415
+    from sealed_evals.beside import beside, pooled  # noqa: PLC0415
 
-    found = beside(load_run(options.report))
+    run = load_run(options.report)
+    found = beside(run)
     arms = list(found[0].generated.acceptance)
     rows = [
         [
@@ -209,7 +211,16 @@ def _beside(options: argparse.Namespace) -> int:
     lengths = [f"acceptance length, {arm}" for arm in arms]
     headers = ["generated / public", "prompts", "median characters", "median tokens", *lengths]
     print(tabulate(rows, headers=headers, disable_numparse=True))
+    told = [(one.arm, *map(_interval, (one.generated, one.public, one.ratio))) for one in pooled(run)]
+    headers = ["arm, all prompts", "generated", "public", "generated over public, kind by kind"]
+    print("\nAcceptance length over all prompts, each counted once; on the right the mean over kinds.")
+    print("Intervals of 95 % over prompts.\n")
+    print(tabulate(told, headers=headers, disable_numparse=True))
     return EXIT_OK
+
+
+def _interval(length: Length) -> str:
+    return f"{length.point:.2f} [{length.low:.2f}, {length.high:.2f}]"
 
 
 def _pair(ours: float | None, theirs: float | None) -> str:

@@ -6,7 +6,7 @@ import pytest
 from harness.errors import DataError
 from harness.oracle.stored import StoredRun
 from harness.records import DecodeStep, PromptLine, Response
-from sealed_evals.beside import beside
+from sealed_evals.beside import beside, pooled
 from tests.sealed_evals import samples
 from tests.sealed_evals.campaign import build
 
@@ -69,3 +69,26 @@ def test_a_run_without_both_sides_is_refused() -> None:
     ours = line(1, "function", "generated", "text", 4)
     with pytest.raises(DataError, match="plan both sets in one run"):
         beside(run([ours], []))
+
+
+def test_all_prompts_are_pooled_each_once_with_an_interval() -> None:
+    """Sixty prompts a side whose steps emit 2 or 4 tokens; of the public ones half as many."""
+    ours = [line(n, "function" if n % 2 else "chat", "generated", "text", 4) for n in range(60)]
+    theirs = [line(100 + n, "code", "humaneval" if n % 2 else "mt_bench", "text", 4) for n in range(60)]
+    responses = [response(one, "usual", 2, 2, *[4] * (n % 3)) for n, one in enumerate(ours)]
+    responses += [response(one, "usual", 1, 1, *[2] * (n % 3)) for n, one in enumerate(theirs)]
+    responses += [response(one, "ar") for one in (*ours, *theirs)]  # no step
+
+    (found,) = pooled(run([*ours, *theirs], responses))
+
+    assert found.arm == "usual"
+    assert (found.generated.prompts, found.public.prompts, found.ratio.prompts) == (60, 60, 120)
+    assert found.generated.point == pytest.approx(8 / 3)  # (2 + 2 + 4n) / (2 + n) with n of 0, 1, 2: 24 / 9
+    assert found.public.point == pytest.approx(4 / 3)
+    assert found.ratio.point == pytest.approx(2.0)
+    # Two-sided, of the delta method: residuals tokens - 8/3 steps are -4/3, 0, 4/3; 1.96 sd / (3 sqrt 60)
+    half = 1.96 * (32 / 27) ** 0.5 / 3 / 60**0.5
+    assert found.generated.low == pytest.approx(8 / 3 - half, abs=0.03)
+    assert found.generated.high == pytest.approx(8 / 3 + half, abs=0.03)
+    assert found.ratio.low < 2.0 < found.ratio.high
+    assert pooled(run([*ours, *theirs], responses)) == (found,)

@@ -281,4 +281,4 @@ def _unmet(request: DecodeRequest, rng: random.Random) -> DecodeRequest:
 
 def _sign(successes: int, trials: int) -> float:
     """Chance of so many heads or more; exact, and without scipy, which every launch would have to load."""
-    return sum(math.comb(trials, heads) for heads in range(successes, trials + 1)) / 2**trials
+    return sum(math.comb(trials, heads) for heads in range(successes, trials + 1)) / (1 << trials)

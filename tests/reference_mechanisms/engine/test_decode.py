@@ -268,7 +268,7 @@ def test_drafts_with_a_distribution_leave_the_targets_distribution_as_it_is(tiny
     samples: dict[str, list[tuple[int, ...]]] = {"ar": [], "drafted": []}
     batch_size = 64
     for name in samples:
-        for start in range(0, 1024, batch_size):
+        for start in range(0, 512, batch_size):
             batch = [
                 Request(
                     name="r",

@@ -91,10 +91,11 @@ def test_its_own_trees_give_the_dynamic_events_at_every_budget(target: LlamaTarg
     """Which nodes there are, and so what is accepted, is what `grow` says on the host."""
     one, other, bound = dynamic(target), static(target), bound_to(name, target)
     accepted = set()
+    budgets = (*range(1, DRAFTS + 4), 24) if name == "dflash" else (1, DRAFTS, 24)  # what is cut is not its
     for nodes in (1, 4, NODES):
         drafting = Drafting(drafts=DRAFTS, tree=nodes)
-        for budget in (*range(1, DRAFTS + 4), 24) if nodes == NODES else (24,):
-            for prompt in PROMPTS if budget == 24 else PROMPTS[:1]:
+        for budget in budgets if nodes == NODES else (24,):
+            for prompt in PROMPTS if budget == 24 and nodes == NODES else PROMPTS[:1]:
                 sampling = Sampling(max_tokens=budget)
                 expected = decoded(one, bound.new_drafter(drafting), prompt, sampling)
                 found = decoded(other, bound.new_drafter(drafting), prompt, sampling)
@@ -160,7 +161,7 @@ def test_steps_started_ahead_give_the_same_events(target: LlamaTarget, known: Kn
 
 def test_a_stop_ends_the_output_at_every_place_of_a_path(target: LlamaTarget, known: Known) -> None:
     prompt, places, bound = PROMPTS[0], set(), bound_to("dflash", target)
-    for eos in dict.fromkeys(known[prompt][:20]):
+    for eos in list(dict.fromkeys(known[prompt][:20]))[::2]:
         plain = decoded(dynamic(target, (eos,)), NoDrafter(), prompt, Sampling(max_tokens=20))
         for seed in range(4):
             grove = Grove(known[prompt], VOCAB, seed, CPU)

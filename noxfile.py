@@ -199,6 +199,7 @@ def h200_trees(session: nox.Session) -> None:
             session.run("specpilot-harness", "run", name, "--out", f"reports/{name}", *options)
         words += ["--hybrid", "reports/h200-trees-hybrid", "--exact", "reports/h200-trees-hybrid-exact"]
     session.run("specpilot-harness", *words, "--out", f"{out}/summary.json")
+    session.run("specpilot-harness", "engine", "bench-hybrid", "--out", out)
 
 
 @nox.session(name="train-hybrid")

@@ -8,7 +8,8 @@ from torch import Tensor
 from reference_mechanisms.drafters.blocks import Reach
 from reference_mechanisms.drafters.dflash import Drafted, Head
 from reference_mechanisms.drafters.fused_block import Weights, rotations_of
-from reference_mechanisms.drafters.slot_programs import Seats, SlotContext, blocks, reaching
+from reference_mechanisms.drafters.slot_programs import Seats, SlotContext, blocks
+from reference_mechanisms.drafters.static import bounds
 from reference_mechanisms.kernels.slots.packing import Packed
 from reference_mechanisms.kernels.step.twin import Seen
 
@@ -48,7 +49,7 @@ class FusedSlotBlocks:
         ends = (seats.starts + rows)[packed.seats]
 
         def stand(reach: Reach) -> Seen:
-            return reaching(packed.positions, ends, reach)
+            return bounds(packed.positions, ends, reach)
 
         ops = {
             reach: kernels.ops(self._context.stand(packed, stand(reach), rows, self._rotations))

@@ -17,6 +17,7 @@ from reference_mechanisms.drafters.context import BUCKET
 from reference_mechanisms.drafters.dflash import DFlash, Drafted, Head
 from reference_mechanisms.drafters.eagle3 import Eagle3
 from reference_mechanisms.drafters.picking import Picker
+from reference_mechanisms.drafters.static import bounds
 from reference_mechanisms.engine.cache import KVCache
 from reference_mechanisms.kernels.slots.choice import slot_kernels_for
 from reference_mechanisms.kernels.slots.packing import Packed, SlotStand
@@ -85,7 +86,7 @@ class SlotContext:
     def attention(self, packed: Packed, ends: Tensor, most: int) -> SlotBlocks:
         """Of rows that see everything before `ends` [rows], as far as their layer reaches."""
         stands = {
-            reach: self.stand(packed, reaching(packed.positions, ends, reach), most)
+            reach: self.stand(packed, bounds(packed.positions, ends, reach), most)
             for reach in set(self._reaches)
         }
         return SlotBlocks([stands[reach] for reach in self._reaches], self)
@@ -103,17 +104,6 @@ class SlotBlocks:
         rows, stand = queries.shape[:-2], self._stands[layer]
         write(stand, layer, torch.cat((keys, values), dim=-2).flatten(0, -3))
         return self._context.kernels.attend(queries.flatten(0, -3), layer, stand).view(*rows, -1)
-
-
-def reaching(positions: Tensor, ends: Tensor, reach: Reach) -> Seen:
-    """What `blocks.visible` says of positions before `ends` [rows], as bounds of each row."""
-    low, high = torch.zeros_like(positions), ends
-    if reach.causal:
-        high = positions + 1
-    if reach.window is not None:
-        low = (positions - reach.window + 1).clamp_min(0)
-        high = torch.minimum(high, positions + reach.window)
-    return Seen(low, high.contiguous())
 
 
 def blocks(slots: Tensor, starts: Tensor, rows: int) -> Packed:

@@ -52,7 +52,7 @@ class _Attention:
 
 
 def bounds(positions: Tensor, end: Tensor, reach: Reach) -> Seen:
-    """What `blocks.visible` says of positions before `end` [1], as bounds of each row."""
+    """What `blocks.visible` says of positions before `end` [1] or [rows], as bounds of each row."""
     low, high = torch.zeros_like(positions), end.expand(len(positions))
     if reach.causal:
         high = positions + 1

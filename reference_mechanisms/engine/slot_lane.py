@@ -18,7 +18,8 @@ from reference_mechanisms.engine.graphs import Graphs, Program
 from reference_mechanisms.engine.mail import Mail
 from reference_mechanisms.engine.prompt_step import PIECE
 from reference_mechanisms.engine.slot_prompt import SlotPrompt
-from reference_mechanisms.engine.slot_step import Report, Shape, Sitting, SlotBuffers, SlotStep, send
+from reference_mechanisms.engine.slot_step import Shape, Sitting, SlotBuffers, SlotStep, send
+from reference_mechanisms.engine.static_step import Report
 from reference_mechanisms.kernels.slots.choice import SlotKernels
 from reference_mechanisms.targets.llama import LlamaTarget
 

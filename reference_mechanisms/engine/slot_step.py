@@ -16,6 +16,7 @@ from torch import Tensor
 
 from reference_mechanisms.engine.cache import KVCache
 from reference_mechanisms.engine.slot_rows import SlotRows
+from reference_mechanisms.engine.static_step import Report
 from reference_mechanisms.kernels.slots.choice import SlotKernels
 from reference_mechanisms.kernels.slots.packing import Packed
 from reference_mechanisms.kernels.slots.settling import settle, turns_of
@@ -36,16 +37,6 @@ class Sitting(NamedTuple):
 
     slot: int
     drafts: int  # that are verified, at most
-
-
-class Report(NamedTuple):
-    """What the host learns of one request's part in a step."""
-
-    start: int  # position of the anchor
-    drafted: int  # draft tokens that counted
-    token_ids: list[int]  # anchor, draft, padding
-    choices: list[int]  # argmax of each row
-    finite: list[int]  # whether the largest logit of each row is a number
 
 
 class SlotBuffers:

@@ -20,7 +20,7 @@ from reference_mechanisms.kernels.step.settling import new_turn
 
 
 class Report(NamedTuple):
-    """What the host learns of one step."""
+    """What the host learns of one request's part in a step."""
 
     start: int  # position of the anchor
     drafted: int  # draft tokens that counted

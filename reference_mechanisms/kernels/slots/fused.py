@@ -21,7 +21,7 @@ from torch import Tensor
 
 from reference_mechanisms.kernels.slots.packing import SlotStand
 from reference_mechanisms.kernels.step.following import follow_on, how, precede
-from reference_mechanisms.kernels.step.fused import FusedOps
+from reference_mechanisms.kernels.step.fused import FusedOps, turned_head
 from reference_mechanisms.kernels.step.twin import Stand
 
 SPAN = 64  # positions of one block
@@ -43,24 +43,9 @@ def _place_rows(
     first, second = tl.load(at + low), tl.load(at + high)
     position, slot = tl.load(positions + row), tl.load(slots + row)
     if head < HEADS + KV:
-        kind = first.dtype
-        if NORMS:
-            one, two = first.to(tl.float32), second.to(tl.float32)
-            mean = (tl.sum(one * one, 0) + tl.sum(two * two, 0)) / (2 * HALF)
-            scale = tl.rsqrt(mean + eps)
-            gain = gains + (layer * (HEADS + KV) + head) * 2 * HALF
-            one, two = (one * scale).to(kind).to(tl.float32), (two * scale).to(kind).to(tl.float32)
-            first = (one * tl.load(gain + low).to(tl.float32)).to(kind)
-            second = (two * tl.load(gain + high).to(tl.float32)).to(kind)
-        cosines = table + position * 4 * HALF
-        sines = cosines + 2 * HALF
-        one, two = first.to(tl.float32), second.to(tl.float32)
-        straight = (one * tl.load(cosines + low).to(tl.float32)).to(kind).to(tl.float32)
-        across = (two * tl.load(sines + low).to(tl.float32)).to(kind).to(tl.float32)
-        first = (straight + across).to(kind)
-        straight = (two * tl.load(cosines + high).to(tl.float32)).to(kind).to(tl.float32)
-        across = (one * tl.load(sines + high).to(tl.float32)).to(kind).to(tl.float32)
-        second = (straight + across).to(kind)
+        first, second = turned_head(
+            first, second, gains, layer * (HEADS + KV) + head, table, position, eps, HALF, NORMS
+        )
     if head < HEADS:
         tl.store(at + low, first)
         tl.store(at + high, second)

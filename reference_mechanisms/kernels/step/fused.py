@@ -48,6 +48,37 @@ def _add_norm(
 
 
 @triton.jit
+def turned_head(
+    first, second, gains, head, table, position, eps, HALF: tl.constexpr, NORMS: tl.constexpr
+):  # fmt: skip
+    """One head, in halves of [HALF], after its norm if it has one and the rotation of its position.
+
+    `gains` are [heads, 2 * HALF]; `table` holds cosines and sines, [positions, 2, 2 * HALF].
+    """
+    low = tl.arange(0, HALF)
+    high = low + HALF
+    kind = first.dtype
+    if NORMS:
+        one, two = first.to(tl.float32), second.to(tl.float32)
+        mean = (tl.sum(one * one, 0) + tl.sum(two * two, 0)) / (2 * HALF)
+        scale = tl.rsqrt(mean + eps)
+        gain = gains + head * 2 * HALF
+        one, two = (one * scale).to(kind).to(tl.float32), (two * scale).to(kind).to(tl.float32)
+        first = (one * tl.load(gain + low).to(tl.float32)).to(kind)
+        second = (two * tl.load(gain + high).to(tl.float32)).to(kind)
+    cosines = table + position * 4 * HALF
+    sines = cosines + 2 * HALF
+    one, two = first.to(tl.float32), second.to(tl.float32)
+    straight = (one * tl.load(cosines + low).to(tl.float32)).to(kind).to(tl.float32)
+    across = (two * tl.load(sines + low).to(tl.float32)).to(kind).to(tl.float32)
+    first = (straight + across).to(kind)
+    straight = (two * tl.load(cosines + high).to(tl.float32)).to(kind).to(tl.float32)
+    across = (one * tl.load(sines + high).to(tl.float32)).to(kind).to(tl.float32)
+    second = (straight + across).to(kind)
+    return first, second
+
+
+@triton.jit
 def _rotate_write(
     rows, row_stride, layer_heads, gains, table, positions, place, place_stride, capacity, eps,
     HEADS: tl.constexpr, KV: tl.constexpr, HALF: tl.constexpr, NORMS: tl.constexpr, PDL: tl.constexpr,
@@ -61,24 +92,8 @@ def _rotate_write(
     first, second = tl.load(at + low), tl.load(at + high)
     position = tl.load(positions + row)
     if head < HEADS + KV:
-        kind = first.dtype
-        if NORMS:
-            one, two = first.to(tl.float32), second.to(tl.float32)
-            mean = (tl.sum(one * one, 0) + tl.sum(two * two, 0)) / (2 * HALF)
-            scale = tl.rsqrt(mean + eps)
-            gain = gains + (layer * (HEADS + KV) + head) * 2 * HALF
-            one, two = (one * scale).to(kind).to(tl.float32), (two * scale).to(kind).to(tl.float32)
-            first = (one * tl.load(gain + low).to(tl.float32)).to(kind)
-            second = (two * tl.load(gain + high).to(tl.float32)).to(kind)
-        cosines = table + position * 4 * HALF
-        sines = cosines + 2 * HALF
-        one, two = first.to(tl.float32), second.to(tl.float32)
-        straight = (one * tl.load(cosines + low).to(tl.float32)).to(kind).to(tl.float32)
-        across = (two * tl.load(sines + low).to(tl.float32)).to(kind).to(tl.float32)
-        first = (straight + across).to(kind)
-        straight = (two * tl.load(cosines + high).to(tl.float32)).to(kind).to(tl.float32)
-        across = (one * tl.load(sines + high).to(tl.float32)).to(kind).to(tl.float32)
-        second = (straight + across).to(kind)
+        number = layer * (HEADS + KV) + head
+        first, second = turned_head(first, second, gains, number, table, position, eps, HALF, NORMS)
     if head < HEADS:
         tl.store(at + low, first)
         tl.store(at + high, second)

@@ -66,8 +66,7 @@ class StepFit(NamedTuple):
     """Seconds of a step: base + per_row * rows."""
 
     base_s: float
-    per_row_s: float
-    shapes: int  # distinct numbers of rows behind it
+    per_row_s: float  # 0: no growth is told
 
 
 def ceiling(
@@ -167,12 +166,12 @@ def fit_steps(responses: Iterable[Response]) -> StepFit | None:
     rows = np.array(sorted(by_rows), dtype=np.float64)
     medians = np.array([float(np.median(by_rows[int(n)])) for n in rows])
     if len(rows) == 1:
-        return StepFit(float(medians[0]), 0.0, 1)
+        return StepFit(float(medians[0]), 0.0)
     weights = np.sqrt([len(by_rows[int(n)]) for n in rows])
     slope, base = np.polyfit(rows, medians, 1, w=weights)
     if slope < 0.0:
-        return StepFit(float(np.average(medians, weights=weights**2)), 0.0, len(rows))
-    return StepFit(max(0.0, float(base)), float(slope), len(rows))
+        return StepFit(float(np.average(medians, weights=weights**2)), 0.0)
+    return StepFit(max(0.0, float(base)), float(slope))
 
 
 def acceptance_ceiling(accepted: Sequence[int], rows: Sequence[int]) -> float:
@@ -204,22 +203,23 @@ def _fitted_gaps(
     rows = [step.num_draft_tokens + 1 for one in mine for step in one.steps]
     fit = fit_steps([one for one in run.responses if one.arm in free and one.status == "ok"])
     apart = fit is not None
-    fit = fit or fit_steps(mine) or StepFit(0.0, 0.0, 0)
+    fit = fit or fit_steps(mine) or StepFit(0.0, 0.0)
     growing = sum(fit.per_row_s * n for n in rows)
     reading = len(rows) * model.weight_bytes / machine.bytes_per_s
     whole = sum(step_floor_s(machine, model, n) for n in rows)
-    if fit.shapes > 1:
+    if fit.per_row_s > 0.0:
         told = "base of a step; every weight read once"
         yield _gap("weights", fit.base_s * len(rows), reading, DERIVED, told)
         told = "growth of a step with its rows; two operations a weight and row, beyond the time of reading"
         yield _gap("rows", growing, whole - reading, FITTED, told)
+    elif apart:
+        told = "a step of other arms, which tell no growth with rows; every weight read once"
+        yield _gap("weights", fit.base_s * len(rows), reading, DERIVED, told)
     else:
-        told = (
-            "a step with its rows, for no arm has steps of another size; weights read, two operations a row"
-        )
+        told = "a step with its rows, which no arm tells apart; weights read, or rows computed"
         yield _gap("weights", fit.base_s * len(rows), whole, DERIVED, told)
     if apart:
-        alone = "" if fit.shapes > 1 else ", and the growth with rows: no other arm tells it"
+        alone = "" if fit.per_row_s > 0.0 else ", and the growth with rows: no other arm tells it"
         drafting = max(0.0, sum(times) - fit.base_s * len(rows) - growing)
         told = f"step time above a step with free drafts{alone}"
         yield _gap("drafter", drafting, 0.0, FITTED if not alone else DERIVED, told)

@@ -91,6 +91,11 @@ def test_rows_have_a_floor_where_computing_takes_longer_than_reading() -> None:
     assert "rows" not in alone
     assert alone["weights"].floor_s == pytest.approx(4 * 0.05)
     assert not alone["weights"].below_floor
+    # Larger steps that were quicker tell no growth, and no floor of it either.
+    noisy = [response("ar", 0, [0] * 6, 0.07, 0.0), response("null", 4, [0] * 6, 0.06, 0.0)]
+    gaps = ceiling(run_of(STOCK, *noisy), "stock", MACHINE, MODEL).gaps
+    assert "rows" not in {gap.component for gap in gaps}
+    assert not any(gap.below_floor for gap in gaps)
 
 
 def test_gaps_are_ranked_and_leave_room_for_a_speedup_and_no_more() -> None:

@@ -10,6 +10,7 @@ import pytest
 from harness.cli import main
 from harness.errors import UsageError
 from harness.oracle import stored
+from harness.plan import load_job
 from harness.report.real_figures import real_figures
 from harness.results import ArmResult, Report
 from tests.harness.report import build, pieces
@@ -48,11 +49,59 @@ def test_the_fastest_setting_of_stock_counts() -> None:
     assert real_figures(report(arms=(*arms(), slower))).stands_on["stock_arm"] == "stock"
 
 
+def test_the_fastest_lossless_candidate_counts() -> None:
+    one = next(one for one in arms() if one.name == "candidate")
+    assert one.losslessness is not None
+    assert real_figures(report()).stands_on["candidate_arm"] == "candidate"
+    faster = msgspec.structs.replace(one, name="driven", tokens_per_second=400.0)
+    found = real_figures(report(arms=(*arms(), faster)))
+    assert (found.tokens_per_second["candidate"], found.stands_on["candidate_arm"]) == (400.0, "driven")
+    slower = msgspec.structs.replace(faster, tokens_per_second=300.0)
+    assert real_figures(report(arms=(*arms(), slower))).stands_on["candidate_arm"] == "candidate"
+    failed = msgspec.structs.replace(faster, tokens_per_second=None)
+    assert real_figures(report(arms=(*arms(), failed))).stands_on["candidate_arm"] == "candidate"
+
+
+@pytest.mark.parametrize("verdict", ["violated", "not-judged", None])
+def test_a_candidate_that_is_not_lossless_counts_only_where_none_is(verdict: str | None) -> None:
+    one = next(one for one in arms() if one.name == "candidate")
+    judged = one.losslessness
+    assert judged is not None
+    if verdict is not None:
+        judged = msgspec.structs.replace(judged, stock_verdict=verdict)
+    wrong = msgspec.structs.replace(
+        one, name="driven", tokens_per_second=400.0, losslessness=None if verdict is None else judged
+    )
+    found = real_figures(report(arms=(*arms(), wrong)))
+    assert (found.tokens_per_second["candidate"], found.stands_on["candidate_arm"]) == (301.25, "candidate")
+    both = arms(candidate={"losslessness": wrong.losslessness})
+    assert real_figures(report(arms=(*both, wrong))).stands_on["candidate_arm"] == "driven"
+
+
+def test_the_plan_of_batches_has_the_arms_that_its_figures_need() -> None:
+    """Its speeds are made up here; the arms and their settings are the plan's own."""
+    plan = load_job("h200-batching-real").plan
+    like = pieces.arm("stock")
+    made = tuple(
+        msgspec.structs.replace(
+            like, name=arm.name, kind=arm.kind, params=dict(arm.params), tokens_per_second=100.0 + number
+        )
+        for number, arm in enumerate(plan.arms)
+    )
+    found = real_figures(report(arms=made))
+    assert found.stands_on["stock_arm"] == "stock-k3"
+    assert found.stands_on["candidate_arm"] == "candidate-driven"
+    params = {arm.name: dict(arm.params) for arm in plan.arms}
+    assert params["candidate"] == {**params["candidate-driven"], "batch_cohorts": True}
+
+
 def test_an_invalid_run_or_other_arms_have_no_figures() -> None:
     with pytest.raises(UsageError, match="the run is invalid"):
         real_figures(report(status="invalid"))
-    with pytest.raises(UsageError, match="2 arms are candidate"):
+    with pytest.raises(UsageError, match="0 arms are own_ar"):
         real_figures(report(arms=arms(own_ar={"params": {"drafter": "ngram"}})))
+    with pytest.raises(UsageError, match="0 arms are candidate"):
+        real_figures(report(arms=tuple(one for one in arms() if one.name != "candidate")))
     with pytest.raises(UsageError, match="0 arms are stock"):
         real_figures(report(arms=tuple(one for one in arms() if one.name != "stock")))
     with pytest.raises(UsageError, match="no request of arm stock"):

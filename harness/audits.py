@@ -111,6 +111,13 @@ def invalid_reasons(
     return tuple(dict.fromkeys(reasons))
 
 
+def redrawn(responses: Iterable[Response]) -> tuple[str, ...]:
+    """Prompts on which an arm gave other ids than at first; above temperature 0 only the first are tested."""
+    good = [response for response in responses if response.status == "ok"]
+    first = _first_ids(good)
+    return tuple(sorted({one.prompt_id for one in good if one.token_ids != first[one.prompt_id]}))
+
+
 def speculation_on(arm: ArmSpec, responses: Sequence[Response]) -> Audit:
     """X4: drafts were made; requests without any draft are counted."""
     drafted = sum(step.num_draft_tokens for r in responses for step in r.steps)
@@ -159,9 +166,9 @@ def _same_ids(arm: ArmSpec, responses: Sequence[Response], baseline: Mapping[str
 
 
 def _repeatable(arm: ArmSpec, responses: Sequence[Response]) -> Audit:
-    first = _first_ids(responses)
-    differing = sorted({r.prompt_id for r in responses if r.token_ids != first[r.prompt_id]})
-    detail = f"the same ids in every launch and block on all {len(first)} prompts"
+    differing = redrawn(responses)
+    prompts = len(_first_ids(responses))
+    detail = f"the same ids in every launch and block on all {prompts} prompts"
     if differing:
         detail = f"ids changed between launches or blocks on {len(differing)} prompts, first {differing[0]}"
     return Audit(name=f"repeatable: {arm.name}", passed=not differing, detail=detail)

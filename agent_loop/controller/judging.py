@@ -13,6 +13,7 @@ from collections.abc import Callable, Sequence
 from agent_loop.campaign import Rules
 from agent_loop.cost_model.floors import SLACK
 from agent_loop.records import Effect, Outcome, Stage, Verdict
+from harness.audits import redrawn
 from harness.oracle.stored import StoredRun
 from harness.records import Response
 from harness.results import ArmResult, Interval, Report
@@ -122,7 +123,7 @@ def _outcome(  # noqa: PLR0911 - one question a line, in order
         return "INCOMPLETE", f"{arm.failed} of {arm.requests} requests failed"
     if arm.losslessness is not None and arm.losslessness.stock_verdict == "violated":
         return lossy(run, arm)
-    unknown = _unjudged(arm, greedy=run.job.plan.sampling.greedy)
+    unknown = _unjudged(run, arm)
     if unknown is not None:
         return "INVALID", unknown
     bad = next((a for a in report.audits if a.passed is False and a.name.endswith(f": {arm.name}")), None)
@@ -159,18 +160,25 @@ def lossy(run: StoredRun, arm: ArmResult) -> tuple[Outcome, str]:
     return "LOSSY", f"{wrong} of {total} emitted tokens are not stock's"
 
 
-def _unjudged(arm: ArmResult, *, greedy: bool) -> str | None:
+def _unjudged(run: StoredRun, arm: ArmResult) -> str | None:
     """Why nothing is known of an arm's tokens, none of which is known to be wrong; None if something is.
 
     Above temperature 0 no token has a verdict of its own, and the test of their distribution is the verdict.
+    It sees the first draw of a prompt, so that all that were timed must be that one.
     """
-    found = arm.losslessness
+    greedy, found = run.job.plan.sampling.greedy, arm.losslessness
     if found is None or not found.tokens or (greedy and found.stock_verdict == "not-judged"):
         return "the oracle gave no verdict"
     if not greedy and found.distribution_test is None:
         return (
             f"{found.tokens} tokens are too few or too certain to test their distribution; give the stage "
             "more prompts, or the plan a larger `sampling.max_tokens`"
+        )
+    others = () if greedy else redrawn(one for one in run.responses if one.arm == arm.name)
+    if others:
+        return (
+            f"drew other tokens when it was asked again ({len(others)} prompts, first {others[0]}), and only "
+            "the first draw is tested; let the backend keep to the seed of a request"
         )
     return None
 

@@ -5,6 +5,10 @@ over stock lies above 1 + gain with its whole interval. The interval has the con
 so that its lower side alone errs with level / 2: intervals from two or three launches err up to
 twice as often as they say where launches differ more than prompts do, and the level shall hold there.
 
+Above temperature 0 no token has a verdict of its own: every arm must pass the test of its distribution,
+and the candidate must give the same draw whenever it is asked again, since the test sees the first alone
+and all of them are timed.
+
 A campaign may ask for the exact sign-flip test over launches besides: it holds the level whatever the
 noise between launches looks like, and needs log2(1 / level) launches.
 """
@@ -12,11 +16,14 @@ noise between launches looks like, and needs log2(1 / level) launches.
 from __future__ import annotations
 
 import math
+from collections.abc import Iterable
 
 import msgspec
 
+from harness.audits import redrawn
 from harness.errors import UsageError
 from harness.plan import ArmSpec, Job, SetSpec
+from harness.records import Response
 from harness.results import Report
 from harness.stats.equivalence import has_width
 from harness.stats.sign_flip import launch_log_ratios, least_launches, sign_flip_p
@@ -73,7 +80,14 @@ def check_launches(job: Job, test: Test, level: float) -> None:
         )
 
 
-def decide(report: Report, gain: float, test: Test = "interval", level: float = 0.05) -> Outcome:
+def decide(
+    report: Report,
+    gain: float,
+    test: Test = "interval",
+    level: float = 0.05,
+    *,
+    responses: Iterable[Response] = (),
+) -> Outcome:
     """Accept or reject, with the class of the first reason that holds.
 
     Args:
@@ -81,6 +95,7 @@ def decide(report: Report, gain: float, test: Test = "interval", level: float = 
         gain: the speedup minus one that the interval must lie above.
         test: what else an accepted candidate must pass.
         level: of that test.
+        responses: of the run; above temperature 0 nothing is accepted without the candidate's.
     """
     arms = {arm.name: arm for arm in report.arms}
     candidate, stock = arms.get(CANDIDATE), arms.get(STOCK)
@@ -89,7 +104,7 @@ def decide(report: Report, gain: float, test: Test = "interval", level: float = 
     reason: Reason | None = None
     if candidate.failed:
         reason = "failed"
-    elif report.losslessness is None or report.losslessness.stock_verdict not in ("exact", "near-tie"):
+    elif not _tokens_are_stocks(report, responses):
         reason = "violated"
     elif any(audit.passed is False for audit in report.audits):
         reason = "audit"
@@ -102,6 +117,17 @@ def decide(report: Report, gain: float, test: Test = "interval", level: float = 
     ):
         reason = "not-faster"
     return Outcome(accepted=reason is None, reason=reason)
+
+
+def _tokens_are_stocks(report: Report, responses: Iterable[Response]) -> bool:
+    """Whether the oracle explains every token that was timed."""
+    verdict = None if report.losslessness is None else report.losslessness.stock_verdict
+    if report.job.plan.sampling.greedy:
+        return verdict in ("exact", "near-tie")
+    mine = [one for one in responses if one.arm == CANDIDATE]
+    tests = [None if arm.losslessness is None else arm.losslessness.distribution_test for arm in report.arms]
+    tested = all(test is not None and test.passed for test in tests)
+    return verdict == "not-judged" and tested and bool(mine) and not redrawn(mine)
 
 
 def _launches_gain(report: Report, gain: float, level: float) -> bool:

@@ -81,7 +81,8 @@ def write_evidence(evidence: Path, opening: ShardOpening) -> Path:
 
 
 def _run(request: Request, spec: SetSpec, evidence: Path, campaign: Campaign) -> Outcome:
-    from harness.progress import RichReporter  # noqa: PLC0415 - the run's modules are slow to import
+    from harness.oracle.stored import load_run  # noqa: PLC0415 - the run's modules are slow to import
+    from harness.progress import RichReporter  # noqa: PLC0415
     from harness.run import calibration_spec, execute, without  # noqa: PLC0415
     from sealed_evals.load import load_set  # noqa: PLC0415
 
@@ -100,7 +101,8 @@ def _run(request: Request, spec: SetSpec, evidence: Path, campaign: Campaign) ->
     command = ("specpilot-harness", "evals", "confirm")
     with RichReporter() as reporter:
         report, _ = execute(job, [drawn], calibration, evidence, reporter, command=command)
-    return decide(report, campaign.gain, campaign.test, campaign.level)
+    timed = load_run(evidence).responses
+    return decide(report, campaign.gain, campaign.test, campaign.level, responses=timed)
 
 
 def _line() -> bytes:

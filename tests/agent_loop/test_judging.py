@@ -57,6 +57,20 @@ def test_another_distribution_is_lossy_and_its_test_is_told() -> None:
     assert "z = 9, p = 1e-19, 480 tokens" in found.detail
 
 
+def test_one_that_draws_anew_when_it_is_asked_again_is_not_judged_by_its_first_draw() -> None:
+    run = sampled("not-judged", PASSED)
+    again = [
+        msgspec.structs.replace(one, launch=1, token_ids=(99, *one.token_ids[1:]))
+        for one in run.responses
+        if one.arm == "c0"
+    ]
+    found = judged(run._replace(responses=(*run.responses, *again)))
+    assert found.outcome == "INVALID"
+    assert "drew other tokens when it was asked again (4 prompts" in found.detail
+    of_stock = [msgspec.structs.replace(one, arm="stock") for one in again]
+    assert judged(run._replace(responses=(*run.responses, *of_stock))).outcome == "PASSED"  # honest by decree
+
+
 def test_a_wrong_end_of_the_right_distribution_is_called_that() -> None:
     found = judged(sampled("violated", PASSED))
     assert (found.outcome, found.detail) == ("LOSSY", "the output ends where stock's would not")

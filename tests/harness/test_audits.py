@@ -8,7 +8,14 @@ from typing import Any
 import msgspec
 import pytest
 
-from harness.audits import invalid_reasons, null_reading, replay_reading, run_audits, speculation_on
+from harness.audits import (
+    invalid_reasons,
+    null_reading,
+    redrawn,
+    replay_reading,
+    run_audits,
+    speculation_on,
+)
 from harness.measure.launch import requests_for, run_slots
 from harness.measure.stopwatch import Place, run_batch
 from harness.plan import ArmSpec, Job
@@ -98,6 +105,20 @@ def test_an_arm_that_changes_its_mind_between_blocks_is_not_repeatable() -> None
     assert clean["repeatable: stock"] is True
     assert dirty["repeatable: stock"] is False
     assert dirty["repeatable: ar"] is True
+
+
+def test_prompts_that_were_answered_otherwise_when_asked_again_are_named() -> None:
+    good = [r for r in responses_of(make_job()) if r.arm == "stock"]
+    first = good[0].prompt_id
+    assert redrawn(good) == ()
+    changed = [
+        msgspec.structs.replace(r, token_ids=(99, *r.token_ids[1:]))
+        if r.block == 1 and r.prompt_id == first
+        else r
+        for r in good
+    ]
+    assert redrawn(changed) == (first,)
+    assert redrawn([one for one in changed if one.block == 1]) == ()  # nothing to hold it against
 
 
 def test_a_clean_run_has_no_reason_to_be_invalid() -> None:

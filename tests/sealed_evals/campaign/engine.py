@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import time
+from collections import Counter
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
@@ -20,6 +21,7 @@ from harness.records import DecodeRequest, StepEvent
 VOCAB = 258
 EOS = 257
 STEP_SECONDS = 0.015  # a busy machine must not hide it
+MARGIN = 7.0  # of stock's best token over its second, in logits; the others have 0
 HERE = "tests.sealed_evals.campaign.engine"
 
 
@@ -63,7 +65,7 @@ class KnownStock:
 
     def _row(self, prompt: Sequence[int], place: int) -> npt.NDArray[np.float32]:
         row = np.zeros(VOCAB, dtype=np.float32)
-        row[next_token(prompt, place)] = 9.0
+        row[next_token(prompt, place)] = 2.0 + MARGIN
         row[(next_token(prompt, place) + 1) % 200] = 2.0
         return row
 
@@ -76,11 +78,14 @@ class KnownSession:
     """Emits `next_token`; a step of `width` tokens takes as long as one of a single token.
 
     Arm parameters: width (tokens a step), wrong (emits one token that is not stock's), fail (an
-    error that quotes the prompt), tell (folder: prints the prompt and writes it there).
+    error that quotes the prompt), tell (folder: prints the prompt and writes it there). Above
+    temperature 0 it draws from stock's distribution by the request's seed, but for: cold (emits
+    stock's best token), anew (draws by the seed at first, and otherwise when it is asked again).
     """
 
     def __init__(self, deployment: Deployment, arms: Sequence[ArmSpec]) -> None:
         self.params = {arm.name: arm.params for arm in arms}
+        self.asked: Counter[tuple[str, tuple[int, ...]]] = Counter()
 
     def describe(self) -> dict[str, Any]:
         return {"engine": "known", "device": "cpu"}
@@ -100,6 +105,8 @@ class KnownSession:
         params = self.params[arm]
         width, total = int(params.get("width", 2)), request.sampling.max_tokens
         ids = [next_token(request.prompt_token_ids, place) for place in range(total)]
+        if not request.sampling.greedy and not params.get("cold"):
+            ids = self._drawn(ids, request, arm if params.get("anew") else "")
         if params.get("wrong"):
             ids[-1] = (ids[-1] + 5) % 200
         yield StepEvent(index=index, kind="prefill", token_ids=(ids[0],))
@@ -116,6 +123,14 @@ class KnownSession:
                 num_accepted_tokens=len(block) - 1,
                 finish_reason="length" if place >= total else None,
             )
+
+    def _drawn(self, best: Sequence[int], request: DecodeRequest, counted: str) -> list[int]:
+        """Of the two tokens that `top_k = 2` leaves, at each place the better or the next."""
+        asked = self.asked[counted, request.prompt_token_ids]
+        self.asked[counted, request.prompt_token_ids] += bool(counted)
+        random = np.random.default_rng((request.seed, asked))
+        behind = 1.0 / (1.0 + np.exp(MARGIN / request.sampling.temperature))
+        return [(token + int(random.random() < behind)) % 200 for token in best]
 
     def _misbehave(self, arm: str, request: DecodeRequest) -> None:
         params = self.params[arm]

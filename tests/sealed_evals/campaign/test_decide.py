@@ -7,7 +7,8 @@ import pytest
 
 from harness.errors import UsageError
 from harness.plan import SetSpec
-from harness.results import Audit, BlockSpan
+from harness.records import DecodeStep, Response
+from harness.results import ArmLosslessness, Audit, BlockSpan, DistributionTest, Report, StockVerdict
 from sealed_evals.campaign.decide import check_launches, confirmation_job, decide, stock_job
 from sealed_evals.campaign.records import Outcome
 from tests.sealed_evals.campaign import build
@@ -69,6 +70,79 @@ def test_an_interval_that_does_not_lie_above_one_or_has_no_width_is_no_gain(low:
 
 def test_no_speedup_at_all_is_an_invalid_run() -> None:
     assert decide(build.report(None), gain=0.0).reason == "invalid"
+
+
+def sampled(
+    *, stock: bool | None = True, candidate: bool | None = True, verdict: StockVerdict = "not-judged"
+) -> Report:
+    """A run at temperature 1, by whether each arm passed the test of its distribution; None: untested."""
+
+    def told(passed: bool | None) -> ArmLosslessness:
+        test = DistributionTest(tokens=320, z=0.4, p_value=0.7, level=0.001, passed=passed is True)
+        return ArmLosslessness(
+            stock_verdict="violated" if passed is False else "not-judged",
+            self_exact=None,
+            responses=32,
+            tokens=320,
+            mismatches=0,
+            near_ties=0,
+            ar_identical=None,
+            distribution_test=None if passed is None else test,
+        )
+
+    arms = (
+        build.arm_result("stock", None, losslessness=told(stock)),
+        build.arm_result("candidate", FASTER, losslessness=told(candidate)),
+    )
+    found = build.report(FASTER, arms=arms, losslessness=build.losslessness(verdict), division="distribution")
+    drawn = msgspec.structs.replace(found.job.plan.sampling, temperature=1.0)
+    plan = msgspec.structs.replace(found.job.plan, sampling=drawn)
+    return msgspec.structs.replace(found, job=msgspec.structs.replace(found.job, plan=plan))
+
+
+def drawn(arm: str, launch: int, *token_ids: int) -> Response:
+    return Response(
+        prompt_id="p0",
+        arm=arm,
+        launch=launch,
+        block=0,
+        order=0,
+        status="ok",
+        prompt_tokens=3,
+        started_at=1.0,
+        token_ids=token_ids,
+        finish_reason="length",
+        prefill_tokens=1,
+        first_token_ns=1000,
+        end_ns=3000,
+        steps=(DecodeStep(num_draft_tokens=0, num_accepted_tokens=0, num_emitted_tokens=1, at_ns=2000),),
+    )
+
+
+SAME = (drawn("candidate", 0, 5, 6), drawn("candidate", 1, 5, 6))
+
+
+def test_above_temperature_0_the_test_of_every_arms_distribution_is_the_verdict_on_its_tokens() -> None:
+    assert decide(sampled(), 0.0, responses=SAME).line == "accept"
+    assert decide(sampled(), 0.2, responses=SAME).reason == "not-faster"
+    assert decide(sampled(candidate=False, verdict="violated"), 0.0, responses=SAME).reason == "violated"
+    for untested in (sampled(candidate=None), sampled(stock=None), sampled(stock=False)):
+        assert decide(untested, 0.0, responses=SAME).reason == "violated"
+    # The arms passed, but an answer ended where stock's would not.
+    assert decide(sampled(verdict="violated"), 0.0, responses=SAME).reason == "violated"
+
+
+def test_above_temperature_0_all_timed_draws_of_a_prompt_are_the_tested_one() -> None:
+    anew = (*SAME, drawn("candidate", 2, 5, 7))
+    assert decide(sampled(), 0.0, responses=anew).reason == "violated"
+    assert decide(sampled(), 0.0).reason == "violated"  # nobody knows
+    of_stock = (*SAME, drawn("stock", 0, 5, 6), drawn("stock", 1, 5, 7))
+    assert decide(sampled(), 0.0, responses=of_stock).accepted
+
+
+def test_a_test_of_a_distribution_says_nothing_of_greedy_tokens() -> None:
+    greedy = msgspec.structs.replace(sampled(), job=build.report(FASTER).job)
+    assert decide(greedy, 0.0, responses=SAME).reason == "violated"
 
 
 def test_the_gain_that_must_be_exceeded_counts() -> None:

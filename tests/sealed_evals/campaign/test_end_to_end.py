@@ -11,6 +11,7 @@ import pytest
 
 from harness.errors import ModelError
 from harness.oracle.stored import load_run
+from harness.records import Sampling
 from sealed_evals.campaign.canary import canary
 from sealed_evals.campaign.confirm import confirm as run_confirm
 from sealed_evals.campaign.confirm import in_own_process
@@ -92,6 +93,42 @@ def test_every_other_candidate_is_rejected_with_the_class_of_the_reason(
 ) -> None:
     done = confirm(played, params)
     assert (done.stdout, done.stderr, done.returncode) == (line, "", 1)
+
+
+@pytest.fixture(scope="module")
+def drawn(tmp_path_factory: pytest.TempPathFactory) -> Place:
+    """A campaign whose tokens are drawn, of two with 0.7 and 0.3: neither sure nor worthless to a test."""
+    at = tmp_path_factory.mktemp("drawn")
+    sampling = Sampling(max_tokens=12, temperature=8.0, top_k=2)
+    return build.start(at, job=build.make_job(engine.write_model(at / "model"), sampling=sampling), shards=4)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("params", "line"),
+    [
+        ("{ width = 12 }", "accept\n"),
+        ("{ width = 12, cold = true }", "reject: violated\n"),
+        ("{ width = 12, anew = true }", "reject: violated\n"),
+        ("{ width = 2 }", "reject: not-faster\n"),
+    ],
+    ids=["honest", "cold", "anew", "no faster"],
+)
+def test_above_temperature_0_draws_of_stocks_distribution_are_accepted_and_others_are_not(
+    drawn: Place, params: str, line: str
+) -> None:
+    done = confirm(drawn, params)
+    assert (done.stdout, done.stderr) == (line, "")
+    shard = read_ledger(drawn.folder.ledger)[0][-1].shard
+    assert shard is not None
+    run = load_run(drawn.controller.evidence(shard))
+    passed = {}
+    for arm in run.report.arms:
+        assert arm.losslessness is not None
+        assert arm.losslessness.distribution_test is not None
+        passed[arm.name] = arm.losslessness.distribution_test.passed
+    # The first draws of `anew` are stock's.
+    assert passed == {"stock": True, "candidate": "cold" not in params}
 
 
 def test_a_process_that_ends_without_an_outcome_rejects(place: Place, tmp_path: Path) -> None:

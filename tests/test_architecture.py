@@ -6,10 +6,9 @@ Reads the source with `ast`; imports nothing of the house.
 from __future__ import annotations
 
 import ast
+import functools
 from collections.abc import Iterator
 from pathlib import Path
-
-import pytest
 
 ROOT = Path(__file__).resolve().parent.parent
 PACKAGES = ("harness", "reference_mechanisms", "sealed_evals", "agent_loop")
@@ -68,54 +67,62 @@ def relative(path: Path) -> str:
     return path.relative_to(ROOT).as_posix()
 
 
-def imports(path: Path) -> Iterator[tuple[str, bool]]:
+@functools.cache
+def imports(path: Path) -> tuple[tuple[str, bool], ...]:
     """Imported module names, with whether the import is at the top level of the file."""
     tree = ast.parse(path.read_text(encoding="utf-8"))
     top = {id(node) for node in tree.body}
+    found: list[tuple[str, bool]] = []
     for node in ast.walk(tree):
         if isinstance(node, ast.Import):
-            yield from ((alias.name, id(node) in top) for alias in node.names)
+            found += ((alias.name, id(node) in top) for alias in node.names)
         elif isinstance(node, ast.ImportFrom):
-            assert node.level == 0, f"{relative(path)}: relative import"
-            module = node.module or ""
-            yield module, id(node) in top
-            yield from ((f"{module}.{alias.name}", id(node) in top) for alias in node.names)
+            module = "." * node.level + (node.module or "")
+            found.append((module, id(node) in top))
+            found += ((f"{module}.{alias.name}", id(node) in top) for alias in node.names)
+    return tuple(found)
 
 
-@pytest.mark.parametrize("path", MODULES, ids=relative)
-def test_packages_meet_only_where_the_architecture_says(path: Path) -> None:
-    own = relative(path).split("/", 1)[0]
+def test_packages_meet_only_where_the_architecture_says() -> None:
+    assert [fault for path in MODULES for fault in strangers(path)] == []
+
+
+def strangers(path: Path) -> Iterator[str]:
+    """What a module imports of the other packages, and may not."""
+    own, where = relative(path).split("/", 1)[0], relative(path)
     for name, at_top in imports(path):
         other = name.split(".", 1)[0]
+        if not other:
+            yield f"{where}: relative import"
         if other not in PACKAGES or other == own:
             continue
-        if relative(path) in COMPOSITION_ROOT:
-            assert not at_top, f"{relative(path)} imports {name} outside the command that needs it"
-            continue
-        assert own != "harness", f"{relative(path)}: harness imports {name}"
-        assert other == "harness", f"{relative(path)}: {own} imports {name}"
-        allowed = MAY_IMPORT_HARNESS.get(own)
-        assert allowed is None or relative(path) in allowed, f"{relative(path)} imports {name}"
+        if where in COMPOSITION_ROOT:
+            if at_top:
+                yield f"{where} imports {name} outside the command that needs it"
+        elif other != "harness":
+            yield f"{where}: {own} imports {name}"
+        elif where not in MAY_IMPORT_HARNESS.get(own, {where}):
+            yield f"{where} imports {name}"
 
 
-@pytest.mark.parametrize("path", MODULES, ids=relative)
-def test_heavy_packages_stay_behind_their_door(path: Path) -> None:
-    for name, _ in imports(path):
-        doors = DOORS.get(name.split(".", 1)[0])
-        assert doors is None or any(relative(path).startswith(door) for door in doors), (
-            f"{relative(path)} imports {name}; only {sorted(doors or ())} may"
-        )
+def test_heavy_packages_stay_behind_their_door() -> None:
+    faults = [
+        f"{relative(path)} imports {name}; only {sorted(doors)} may"
+        for path in MODULES
+        for name, _ in imports(path)
+        for doors in (DOORS.get(name.split(".", 1)[0]),)
+        if doors is not None and not any(relative(path).startswith(door) for door in doors)
+    ]
+    assert faults == []
 
 
-@pytest.mark.parametrize(
-    "path", [path for path in MODULES if path.parts[len(ROOT.parts)] == "harness"], ids=relative
-)
-def test_a_module_of_harness_imports_lower_storeys_only(path: Path) -> None:
-    def storey(part: str) -> int:
-        found = [level for level, names in enumerate(STOREYS) if part in names]
-        assert found, f"harness.{part} has no storey; give it one in STOREYS"
-        return found[0]
+def test_a_module_of_harness_imports_lower_storeys_only() -> None:
+    modules = [path for path in MODULES if path.is_relative_to(ROOT / "harness")]
+    assert [fault for path in modules for fault in reaches_up(path)] == []
 
+
+def reaches_up(path: Path) -> Iterator[str]:
+    """What a module imports from higher storeys."""
     parts = path.relative_to(ROOT / "harness").with_suffix("").parts
     if parts[0] == "__init__":
         return
@@ -129,15 +136,25 @@ def test_a_module_of_harness_imports_lower_storeys_only(path: Path) -> None:
             and not (ROOT / "harness" / f"{pieces[1]}.py").exists()
         ):
             continue  # a name, not a module: harness.<attribute>
-        assert storey(pieces[1]) <= mine, f"{relative(path)} reaches up to {name}"
+        if storey(pieces[1]) > mine:
+            yield f"{relative(path)} reaches up to {name}"
 
 
-@pytest.mark.parametrize("path", MODULES, ids=relative)
-def test_a_module_says_what_it_is_and_stays_small(path: Path) -> None:
-    text = path.read_text(encoding="utf-8")
-    assert ast.get_docstring(ast.parse(text)), f"{relative(path)} has no docstring"
-    lines = len(text.splitlines())
-    assert lines <= 450, f"{relative(path)} has {lines} lines: is it still one thing?"
+def storey(part: str) -> int:
+    found = [level for level, names in enumerate(STOREYS) if part in names]
+    assert found, f"harness.{part} has no storey; give it one in STOREYS"
+    return found[0]
+
+
+def test_a_module_says_what_it_is_and_stays_small() -> None:
+    faults = []
+    for path in MODULES:
+        text = path.read_text(encoding="utf-8")
+        if not ast.get_docstring(ast.parse(text)):
+            faults.append(f"{relative(path)} has no docstring")
+        if len(text.splitlines()) > 450:
+            faults.append(f"{relative(path)} has {len(text.splitlines())} lines: is it still one thing?")
+    assert faults == []
 
 
 def test_no_import_cycle_inside_a_package() -> None:

@@ -9,16 +9,14 @@ from torch import Tensor
 
 from reference_mechanisms.batching.costs import StepCosts, bucket_shapes
 from reference_mechanisms.batching.running import Ran
-from reference_mechanisms.engine.cache import KVCache
-from reference_mechanisms.engine.graphs import Graphs, Program, hold_fit
+from reference_mechanisms.engine.graphs import Graphs, Program
 from reference_mechanisms.engine.prompt_step import PIECE
 from reference_mechanisms.engine.rows import Rows
 from reference_mechanisms.engine.slot_prompt import SlotPrompt
 from reference_mechanisms.engine.slot_step import Shape, Sitting, SlotBuffers, SlotStep
+from reference_mechanisms.engine.slots import open_slots
 from reference_mechanisms.engine.target import Target
 from reference_mechanisms.errors import TargetError
-from reference_mechanisms.kernels.slots.choice import slot_kernels_for
-from reference_mechanisms.targets.llama import LlamaTarget
 
 Heard = Callable[[int, int], None]  # shapes recorded, and how many there are
 
@@ -46,18 +44,17 @@ class BucketRunner:
             graphs: record the steps.
 
         Raises:
-            TargetError: the target has recurrent layers, or the cache does not fit the device.
+            TargetError: the target is not one for fixed shapes, or the cache does not fit the device.
         """
-        self.target, self.most, self.shapes = dense_target(target), most, by_size(shapes)
+        self.target, self.most, self.shapes = target, most, by_size(shapes)
         self.slots, self.graphs = slots, graphs
-        self.cache = slot_cache(self.target, slots, capacity + most)
-        self.device = target.device
-        config = self.target.config
-        self.kernels = slot_kernels_for(target.device, target.dtype, config.head_dim)
+        rows = self.shapes[-1].rows
+        self.model = open_slots(target, slots, capacity + most, rows=rows, most=most, graphs=graphs)
+        self.cache, self.device = self.model.cache, target.device
         how = "CUDA graphs" if graphs.records else "no graphs"
         self.about = (
             f"up to {slots} requests in {len(self.shapes)} shapes of up to {self.shapes[-1].rows} rows, "
-            f"{how}, {self.kernels.name} kernels"
+            f"{how}, {self.model.kernels.name} kernels"
         )
         self._taps: tuple[int, ...] | None = None
         self._programs: dict[Shape, Program] = {}
@@ -72,13 +69,11 @@ class BucketRunner:
         if self._taps == tuple(taps):
             return
         self._taps = tuple(taps)
-        self._buffers = SlotBuffers(
-            self.target, self.cache, most=self.most, rows=self.shapes[-1].rows, taps=taps
-        )
-        self._prompt = SlotPrompt(self.target, self.cache, taps, self.kernels, self.graphs)
+        self._buffers = SlotBuffers(self.model, most=self.most, rows=self.shapes[-1].rows, taps=taps)
+        self._prompt = SlotPrompt(self.model, taps, self.graphs)
         self._programs = {}
         for done, shape in enumerate(reversed(self.shapes), 1):  # the largest first: it sizes the pool
-            step = SlotStep(self._buffers, shape, drafts=0, kernels=self.kernels)
+            step = SlotStep(self._buffers, shape, drafts=0)
             self._programs[shape] = self.graphs.program(_without_result(step))
             if heard is not None:
                 heard(done, len(self.shapes))
@@ -100,14 +95,16 @@ class BucketRunner:
         if rows.parents is not None:
             raise ValueError("steps of fixed shape verify chains; decode trees without buckets")
         self.record(taps)
+        self.model.settle()
         buffers, segments, count = self._buffers, rows.segments, len(rows.token_ids)
         first, states = 0, []
-        for _, start, length in segments:
+        for slot, start, length in segments:
             ids = rows.token_ids[first : first + length]
             states.append(buffers.state_of(ids, start, length - 1, 0))
+            self.model.ran(slot, first)
             first += length
         buffers.load([one.slot for one in segments], states)
-        buffers.sit([Sitting(one.slot, one.rows - 1) for one in segments], shape.seats)
+        buffers.sit([Sitting(one.slot, one.rows - 1, hosted=True) for one in segments], shape.seats)
         self._programs[shape]()
         finite, tapped = buffers.finite[:count] > 0, buffers.tapped[:count].clone()
         return Ran(buffers.logits[:count], buffers.choices[:count], finite, tapped)
@@ -115,6 +112,7 @@ class BucketRunner:
     def prefill(self, rows: Rows, taps: Sequence[int]) -> tuple[Tensor, Tensor]:
         """See `Runner`."""
         self.record(taps)
+        self.model.settle()
         (slot, start, count), tapped, last = rows.segments[0], [], 0
         for first in range(0, count, PIECE):
             ids = rows.token_ids[first : first + PIECE]
@@ -157,32 +155,6 @@ def shapes_for(slots: int, drafts: int, costs: StepCosts | None) -> list[Shape]:
     largest = max(known, key=_size)
     told = {Shape(one.requests, one.rows) for one in costs.verify if one.requests <= slots}
     return [largest, *(one for one in told if one.rows < largest.rows)]
-
-
-def dense_target(target: Target) -> LlamaTarget:
-    """The target, if steps of fixed shape can run it.
-
-    Raises:
-        TargetError: it has recurrent layers.
-    """
-    if not isinstance(target, LlamaTarget):
-        raise TargetError(
-            "`batch_buckets` needs a target with attention layers only, and this one has recurrent layers; "
-            "leave it out"
-        )
-    return target
-
-
-def slot_cache(target: LlamaTarget, slots: int, positions: int) -> KVCache:
-    """A cache for so many requests, and a scratch slot behind them.
-
-    Raises:
-        TargetError: it does not fit the device.
-    """
-    config = target.config
-    numbers = config.layers * 2 * config.kv_heads * positions * config.head_dim * (slots + 1)
-    hold_fit(numbers * target.dtype.itemsize, target.device, f"keys and values of {slots} requests")
-    return target.new_cache(slots + 1, positions)
 
 
 def _size(shape: Shape) -> tuple[int, int]:

@@ -196,7 +196,9 @@ class DrivenBatcher:
             worths = [one[:cap] for one, cap in zip(expected, caps, strict=True)]
             caps = list(allot(worths, now.budget))
         shape = smallest(self._lane.shapes, len(running), len(running) + sum(caps))
-        sittings = [Sitting(seat.live.slot, cap) for seat, cap in zip(running, caps, strict=True)]
+        sittings = [
+            Sitting(seat.live.slot, cap, seat.hosted) for seat, cap in zip(running, caps, strict=True)
+        ]
         self._lane.step(sittings, shape, max(caps))
         self._drafts_before, self._steps = now.drafts, self._steps + 1
 
@@ -249,6 +251,8 @@ class DrivenBatcher:
                 continue
             proposal = Proposal(tuple(report.token_ids[1:count]))
             logits: Tensor = lane.buffers.logits[rows] if seat.hosted else torch.empty(0)
+            if seat.hosted:
+                lane.ran(live.slot, rows.start)
             event = self._turns.emit(live, proposal, logits, report.choices[:count], lane.cache)
             seat.acceptance.saw(report.drafted, lane.cache.length(live.slot) - before - 1)
             outcomes.append(self._left_or_corrected(seat, (live.request.name, event)))

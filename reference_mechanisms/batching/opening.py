@@ -6,13 +6,7 @@ from collections.abc import Callable, Hashable, Iterator, Mapping, Sequence
 
 from reference_mechanisms.arms import ArmSettings, ParameterError
 from reference_mechanisms.batching.batcher import Batcher, Drafts
-from reference_mechanisms.batching.bucket_running import (
-    BucketRunner,
-    by_size,
-    dense_target,
-    shapes_for,
-    slot_cache,
-)
+from reference_mechanisms.batching.bucket_running import BucketRunner, by_size, shapes_for
 from reference_mechanisms.batching.costs import StepCosts, read_costs
 from reference_mechanisms.batching.driven import DrivenBatcher
 from reference_mechanisms.batching.protocol import BatchEngine
@@ -33,9 +27,9 @@ from reference_mechanisms.drafters.trained import Drafting
 from reference_mechanisms.engine.decode import Decoder
 from reference_mechanisms.engine.graphs import Graphs
 from reference_mechanisms.engine.slot_lane import LaneSizes, SlotLane
+from reference_mechanisms.engine.slots import open_slots
 from reference_mechanisms.engine.target import Target
-from reference_mechanisms.errors import RequestError, TargetError
-from reference_mechanisms.kernels.slots.choice import slot_kernels_for
+from reference_mechanisms.errors import RequestError
 from reference_mechanisms.request import Event, Request
 
 
@@ -44,18 +38,18 @@ def ration_of(arm: ArmSettings, bound: Bound | None) -> Ration | None:
     return Ration() if arm.rationed(bound) else None
 
 
-def hold_buckets(arms: Mapping[str, ArmSettings], target: Target) -> None:
-    """Hold that the target runs in the steps of arms with `batch_buckets`.
+def hold_buckets(arms: Mapping[str, ArmSettings]) -> None:
+    """Hold that steps of arms with `batch_buckets` can run recurrent layers as their arm wants them.
 
     Raises:
         ParameterError: naming the arm.
     """
     for name, arm in arms.items():
-        if arm.batching is not None and arm.batching.buckets:
-            try:
-                dense_target(target)
-            except TargetError as error:
-                raise ParameterError(f"arms[{name}].params: {error}") from None
+        if arm.dense_trees and arm.batching is not None and arm.batching.buckets:
+            raise ParameterError(
+                f"arms[{name}].params: `batch_buckets` runs recurrent layers row after row; leave it or "
+                f"`delta_form` = 'wy' out"
+            )
 
 
 class Runners:
@@ -127,15 +121,13 @@ class Runners:
         program = None if drafter is None else drafter.program
         key = (id(target), slots, capacity, most, shapes, id(program))
         if key not in self._lanes:
-            dense = dense_target(target)
+            graphs, rows = Graphs(target.device), shapes[-1].rows
             self._lanes[key] = SlotLane(
-                dense,
-                slot_cache(dense, slots, capacity + most),
+                open_slots(target, slots, capacity + most, rows=rows, most=most, graphs=graphs),
                 sizes=LaneSizes(shapes, most),
                 taps=() if drafter is None else drafter.taps,
                 program=program,
-                kernels=slot_kernels_for(dense.device, dense.dtype, dense.config.head_dim),
-                graphs=Graphs(dense.device),
+                graphs=graphs,
             )
         return self._lanes[key]
 

@@ -13,15 +13,14 @@ from typing import NamedTuple
 import torch
 
 from reference_mechanisms.drafters.slot_programs import Seats, SlotDraftProgram
-from reference_mechanisms.engine.cache import KVCache
 from reference_mechanisms.engine.graphs import Graphs, Program
 from reference_mechanisms.engine.mail import Mail
 from reference_mechanisms.engine.prompt_step import PIECE
 from reference_mechanisms.engine.slot_prompt import SlotPrompt
-from reference_mechanisms.engine.slot_step import Shape, Sitting, SlotBuffers, SlotStep, send
+from reference_mechanisms.engine.slot_rows import Slots
+from reference_mechanisms.engine.slot_step import Shape, Sitting, SlotBuffers, SlotStep
+from reference_mechanisms.engine.staging import send
 from reference_mechanisms.engine.static_step import Report
-from reference_mechanisms.kernels.slots.choice import SlotKernels
-from reference_mechanisms.targets.llama import LlamaTarget
 
 
 class LaneSizes(NamedTuple):
@@ -36,38 +35,34 @@ class SlotLane:
 
     def __init__(
         self,
-        target: LlamaTarget,
-        cache: KVCache,
+        model: Slots,
         *,
         sizes: LaneSizes,
         taps: Sequence[int],
         program: SlotDraftProgram | None,
-        kernels: SlotKernels,
         graphs: Graphs,
     ) -> None:
         """Record the steps; drafts are recorded in the sizes that are asked for.
 
         Args:
-            target: the model.
-            cache: its last slot is scratch.
+            model: the target, and its slots.
             sizes: of the steps.
             taps: layers that the drafter reads.
             program: the drafter; None: nothing is drafted.
-            kernels: of the steps.
             graphs: record everything; all programs run one behind the other.
         """
         self._graphs, self._program, self._most = graphs, program, sizes.most
-        self.cache, self.taps, self.shapes = cache, tuple(taps), tuple(sizes.shapes)
-        self.slots = cache.slots - 1
+        self.cache, self.taps, self.shapes = model.cache, tuple(taps), tuple(sizes.shapes)
+        self.slots = model.cache.slots - 1
         shapes, most = sizes
-        self.buffers = SlotBuffers(target, cache, most=most, rows=max(one.rows for one in shapes), taps=taps)
-        self._target, self._kernels = target, kernels
+        self.buffers = SlotBuffers(model, most=most, rows=max(one.rows for one in shapes), taps=taps)
+        self._model, target = model, model.target
         device = target.device
         # Of prompts: token behind each row of a piece, and the state of the slot without its anchor.
         self._following = torch.zeros(PIECE, dtype=torch.int64, device=device)
         self._begun = torch.zeros(most + 3, dtype=torch.int64, device=device)
         self.first_logits = torch.zeros((1, target.config.vocab_size), dtype=target.dtype, device=device)
-        self._prompt = SlotPrompt(target, cache, taps, kernels, graphs)
+        self._prompt = SlotPrompt(model, taps, graphs)
         self._finish = graphs.program(self._finishing)
         self._absorb = None if program is None else graphs.program(self._absorbing)
         self._steps = {
@@ -100,6 +95,7 @@ class SlotLane:
             start: position of the first.
             following: token behind each.
         """
+        self._model.settle()
         self._prompt(ids, slot, start)
         if self._absorb is not None:
             send(self._following, [*following, *[0] * (PIECE - len(ids))])
@@ -115,6 +111,7 @@ class SlotLane:
             following: token behind each but the last.
             limit: most draft tokens that can be used behind the first token.
         """
+        self._model.settle()
         self._prompt(ids, slot, start)
         send(self._following, [*following, *[0] * (PIECE - len(following))])
         send(self._begun, self.buffers.state_of((), start + len(ids), 0, limit))
@@ -128,10 +125,15 @@ class SlotLane:
             shape: that holds them.
             drafts: of each, at most.
         """
+        self._model.settle()
         self.buffers.sit(sittings, shape.seats)
         if drafts and self._program is not None:
             self._draft(shape.seats, min(drafts, self.drafts))()
         self._steps[shape]()
+
+    def ran(self, slot: int, first: int) -> None:
+        """The newest step ran a slot that sat there hosted, from this row on; the host will commit some."""
+        self._model.ran(slot, first)
 
     def load(self, slot: int, anchor: int, start: int, limit: int) -> None:
         """Set a slot's state, where the host has decided."""
@@ -151,7 +153,7 @@ class SlotLane:
         return self.buffers.read(row)
 
     def _stepping(self, shape: Shape) -> Program:
-        step = SlotStep(self.buffers, shape, drafts=0, kernels=self._kernels)
+        step = SlotStep(self.buffers, shape, drafts=0)
         buffers, (seats, rows) = self.buffers, shape
 
         @torch.inference_mode()
@@ -197,8 +199,8 @@ class SlotLane:
         """Choose the first token from the prompt's last row, take the piece in, set the slot's state."""
         buffers, packed = self.buffers, self._prompt.packed
         last = (packed.counts - 1).clamp_min(0)
-        logits = self._target.logits(self._prompt.hidden[last])
-        choice = self._kernels.best(logits)
+        logits = self._model.target.logits(self._prompt.hidden[last])
+        choice = self._model.kernels.best(logits)
         self.first_logits.copy_(logits)
         finite = logits.gather(-1, choice[:, None]).isfinite().squeeze(-1).to(torch.int64)
         self._following.index_copy_(0, last, choice)

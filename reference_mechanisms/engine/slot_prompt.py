@@ -9,33 +9,27 @@ from collections.abc import Sequence
 
 import torch
 
-from reference_mechanisms.engine.cache import KVCache
 from reference_mechanisms.engine.graphs import Graphs
 from reference_mechanisms.engine.prompt_step import PIECE
-from reference_mechanisms.engine.slot_rows import SlotRows
-from reference_mechanisms.engine.slot_step import send
-from reference_mechanisms.kernels.slots.choice import SlotKernels
+from reference_mechanisms.engine.slot_rows import Slots
+from reference_mechanisms.engine.staging import send
 from reference_mechanisms.kernels.slots.packing import Packed
-from reference_mechanisms.targets.llama import LlamaTarget
 
 
 class SlotPrompt:
     """Buffers and program for pieces of prompts, one request's at a time."""
 
-    def __init__(
-        self, target: LlamaTarget, cache: KVCache, taps: Sequence[int], kernels: SlotKernels, graphs: Graphs
-    ) -> None:
+    def __init__(self, model: Slots, taps: Sequence[int], graphs: Graphs) -> None:
         """Record the program; the cache's scratch slot is overwritten.
 
         Args:
-            target: the model.
-            cache: its last slot is scratch.
+            model: the target, and its slots.
             taps: layers whose output is wanted.
-            kernels: of a step.
             graphs: record the program.
         """
-        device, self._scratch = target.device, cache.slots - 1
-        self._forward = SlotRows(target, cache, rows=PIECE, most=PIECE, taps=taps, kernels=kernels)
+        target = model.target
+        device, self._scratch = target.device, model.cache.slots - 1
+        self._forward = model.rows(PIECE, PIECE, taps)
         self._ids = torch.zeros(PIECE, dtype=torch.int64, device=device)
         self._where = torch.zeros(3, dtype=torch.int64, device=device)  # slot, first position, rows
         # Of the newest piece.
@@ -47,7 +41,7 @@ class SlotPrompt:
         self._program = graphs.program(self._run)
 
     def __call__(self, ids: Sequence[int], slot: int, start: int) -> None:
-        """Write a piece of up to `PIECE` tokens into a slot, from a position on; nothing is committed."""
+        """Write a piece of up to `PIECE` tokens into a slot, from a position on; the host counts them."""
         self._load(ids, slot, start)
         self._program()
 
@@ -63,7 +57,9 @@ class SlotPrompt:
 
     @torch.inference_mode()
     def _run(self) -> None:
-        forward = self._forward(self._ids, self.packed)
+        packed = self.packed
+        forward = self._forward(self._ids, packed)
+        self._forward.keep(packed, packed.counts)
         self.hidden.copy_(forward.hidden)
         if forward.taps:
             self.tapped.copy_(torch.cat(forward.taps, dim=-1))

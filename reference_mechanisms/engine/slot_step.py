@@ -14,13 +14,11 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from reference_mechanisms.engine.cache import KVCache
-from reference_mechanisms.engine.slot_rows import SlotRows
+from reference_mechanisms.engine.slot_rows import Slots
+from reference_mechanisms.engine.staging import on_device, send
 from reference_mechanisms.engine.static_step import Report
-from reference_mechanisms.kernels.slots.choice import SlotKernels
 from reference_mechanisms.kernels.slots.packing import Packed
 from reference_mechanisms.kernels.slots.settling import settle, turns_of
-from reference_mechanisms.targets.llama import LlamaTarget
 
 EMPTY = -1  # drafts of a seat without a request
 
@@ -37,32 +35,31 @@ class Sitting(NamedTuple):
 
     slot: int
     drafts: int  # that are verified, at most
+    hosted: bool = False  # the host decides what is kept
 
 
 class SlotBuffers:
     """What the steps of all shapes share; one runs at a time."""
 
-    def __init__(
-        self, target: LlamaTarget, cache: KVCache, *, most: int, rows: int, taps: Sequence[int]
-    ) -> None:
+    def __init__(self, model: Slots, *, most: int, rows: int, taps: Sequence[int]) -> None:
         """Allocate.
 
         Args:
-            target: the model.
-            cache: its last slot is scratch.
+            model: the target, and its slots.
             most: rows of a request: the anchor and its longest draft.
             rows: of the largest step.
             taps: layers whose output is wanted.
         """
-        config, device, slots = target.config, target.device, cache.slots - 1
-        self.target, self.cache, self.most, self.taps = target, cache, most, tuple(taps)
+        target, slots = model.target, model.cache.slots - 1
+        config, device = target.config, target.device
+        self.model, self.most, self.taps = model, most, tuple(taps)
         self.scratch = slots
 
         def numbers(*shape: int) -> Tensor:
             return torch.zeros(shape, dtype=torch.int64, device=device)
 
         self.state = numbers(slots + 1, most + 3)  # tokens, position of the anchor, drafted, limit
-        self.sittings = numbers(2, slots)  # slot and most drafts of each seat
+        self.sittings = numbers(3, slots)  # slot, most drafts, and whether it is hosted, of each seat
         self.sittings[0].fill_(slots)
         self.sittings[1].fill_(EMPTY)
         # Of the newest step, seats or rows in their order.
@@ -91,7 +88,8 @@ class SlotBuffers:
         empty = seats - len(sittings)
         slots = [*(one.slot for one in sittings), *[self.scratch] * empty]
         drafts = [*(one.drafts for one in sittings), *[EMPTY] * empty]
-        send(self.sittings[:, :seats], [slots, drafts])
+        hosted = [*(int(one.hosted) for one in sittings), *[0] * empty]
+        send(self.sittings[:, :seats], [slots, drafts, hosted])
 
     def read(self, numbers: Sequence[int]) -> Report:
         """The host's view of one row of `report`."""
@@ -100,57 +98,35 @@ class SlotBuffers:
         return Report(numbers[0], numbers[1], ids, choices, finite)
 
 
-def send(buffer: Tensor, numbers: Sequence[int] | Sequence[Sequence[int]]) -> None:
-    """Fill a buffer from the host, in the order of the device's work and without waiting for it."""
-    buffer.copy_(_staged(numbers, buffer.device), non_blocking=True)
-
-
-def on_device(numbers: Sequence[int] | Sequence[Sequence[int]], device: torch.device) -> Tensor:
-    """Numbers of the host on a device, likewise."""
-    return _staged(numbers, device).to(device, non_blocking=True)
-
-
-def _staged(numbers: Sequence[int] | Sequence[Sequence[int]], device: torch.device) -> Tensor:
-    made = torch.tensor(numbers)
-    return made.pin_memory() if device.type == "cuda" else made
-
-
 class SlotStep:
     """A step of one shape; calling it runs it, and moves the states on by what was accepted."""
 
-    def __init__(self, buffers: SlotBuffers, shape: Shape, *, drafts: int, kernels: SlotKernels) -> None:
+    def __init__(self, buffers: SlotBuffers, shape: Shape, *, drafts: int) -> None:
         """Allocate the constants.
 
         Args:
             buffers: that all steps share.
             shape: of this one.
             drafts: most draft tokens of the step behind it, below `buffers.most`.
-            kernels: of the step.
         """
-        self._buffers, self._shape, self._drafts, self._kernels = buffers, shape, drafts, kernels
-        self._forward = SlotRows(
-            buffers.target,
-            buffers.cache,
-            rows=shape.rows,
-            most=buffers.most,
-            taps=buffers.taps,
-            kernels=kernels,
-        )
+        self._buffers, self._shape, self._drafts = buffers, shape, drafts
+        self._forward = buffers.model.rows(shape.rows, buffers.most, buffers.taps)
 
     @torch.inference_mode()
     def __call__(self) -> Packed:
         """Run all rows, accept greedily, move on; where the rows stood."""
         buffers, (seats, rows) = self._buffers, self._shape
-        slots, most = buffers.sittings[0, :seats], buffers.sittings[1, :seats]
+        slots, most, hosted = buffers.sittings[:, :seats]
         turns = turns_of(buffers.state[slots])
         turns = turns._replace(drafted=torch.minimum(turns.drafted, most).clamp_min(0))
         packed = self._forward.pack(slots, turns.start, torch.where(most >= 0, turns.drafted + 1, 0))
         ids = turns.ids[packed.seats.clamp(max=seats - 1), packed.inside]
         forward = self._forward(ids, packed)
-        logits = buffers.target.logits(forward.hidden)
-        choices = self._kernels.best(logits)
+        logits = buffers.model.target.logits(forward.hidden)
+        choices = buffers.model.kernels.best(logits)
         finite = logits.gather(-1, choices[:, None]).isfinite().squeeze(-1).to(torch.int64)
         settled = settle(turns, packed, choices, finite, self._drafts)
+        self._forward.keep(packed, torch.where((packed.counts > 0) & (hosted == 0), settled.accepted + 1, 0))
         buffers.logits[:rows].copy_(logits)
         if forward.taps:
             buffers.tapped[:rows].copy_(torch.cat(forward.taps, dim=-1))

@@ -18,7 +18,7 @@ from reference_mechanisms.drafters.dflash import Drafted
 from reference_mechanisms.drafters.protocol import ContextDrafter, Proposal, Wanted
 from reference_mechanisms.drafters.scheduling import Lengths
 from reference_mechanisms.drafters.slot_programs import Seats, SlotDraftProgram
-from reference_mechanisms.engine.slot_step import send
+from reference_mechanisms.engine.staging import send
 from reference_mechanisms.errors import RequestError
 from reference_mechanisms.kernels.slots.packing import Packed
 from reference_mechanisms.request import Request

@@ -14,9 +14,9 @@ from reference_mechanisms.batching.measuring.timing import Clock
 from reference_mechanisms.batching.running import Ran
 from reference_mechanisms.batching.settings import BatchSettings
 from reference_mechanisms.drafters.protocol import Proposal, Wanted
-from reference_mechanisms.engine.cache import KVCache
 from reference_mechanisms.engine.rows import Rows
 from reference_mechanisms.engine.rules import Rules
+from reference_mechanisms.engine.target import Cache
 from reference_mechanisms.engine.turns import Turns
 from reference_mechanisms.request import Request, Sampling
 
@@ -26,7 +26,7 @@ class _Stopped:
 
     def __init__(self, inner: BucketRunner, clock: Clock) -> None:
         self._inner, self._clock = inner, clock
-        self.cache: KVCache = inner.cache
+        self.cache: Cache = inner.cache
         self.about, self.device = inner.about, inner.device
         self.spent = 0
 

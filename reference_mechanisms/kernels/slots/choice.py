@@ -10,11 +10,15 @@ import torch
 from torch import Tensor
 
 from reference_mechanisms.kernels.slots import twin
+from reference_mechanisms.kernels.slots.delta import TORCH_SLOT_DELTA, SlotDeltaKernels
 from reference_mechanisms.kernels.slots.packing import SlotStand
 from reference_mechanisms.kernels.step.choice import TORCH, kernels_for
+from reference_mechanisms.kernels.step.delta import TORCH_DELTA
+from reference_mechanisms.kernels.step.tree_choice import delta_kernels_for
 from reference_mechanisms.targets.layer_ops import LayerOps
 
 FUSED = "reference_mechanisms.kernels.slots.fused"
+DELTA = "reference_mechanisms.kernels.slots.fused_delta"
 
 
 class SlotKernels(NamedTuple):
@@ -39,6 +43,14 @@ def slot_kernels_for(device: torch.device, dtype: torch.dtype, head_dim: int) ->
         return found
 
     return SlotKernels(single.name, fused.SlotOps, attend, fused.keep, single.best)
+
+
+def slot_delta_kernels_for(device: torch.device, dtype: torch.dtype) -> SlotDeltaKernels:
+    """Of recurrent layers: of the same kind as those of a step of one request."""
+    if delta_kernels_for(device, dtype) is TORCH_DELTA:
+        return TORCH_SLOT_DELTA
+    fused: SlotDeltaKernels = importlib.import_module(DELTA).SLOT_DELTA
+    return fused
 
 
 def _attend_in_torch(queries: Tensor, layer: int, stand: SlotStand) -> Tensor:

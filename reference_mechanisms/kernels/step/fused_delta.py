@@ -5,7 +5,7 @@ state behind each row stays where the next ones find it: in registers, or in a s
 rows.
 """
 
-# ruff: noqa: PLR0913, PLR0915, PLR0917, N803, N806 - Triton's own language
+# ruff: noqa: PLR0913, PLR0917, N803, N806 - Triton's own language
 # mypy: allow-untyped-defs, allow-incomplete-defs, allow-untyped-decorators
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ WIDE = 64  # of a value head, above which a program takes more warps
 
 
 @triton.jit
-def _mixed(raw, window, windows, weights, row, channel, inside, channels, KERNEL: tl.constexpr):
+def mixed(raw, window, windows, weights, row, channel, inside, channels, KERNEL: tl.constexpr):
     """Convolution and SiLU of some channels of a row, rounded to the type of the inputs."""
     total = tl.zeros(channel.shape, tl.float32)
     for tap in tl.static_range(KERNEL):
@@ -39,10 +39,66 @@ def _mixed(raw, window, windows, weights, row, channel, inside, channels, KERNEL
 
 
 @triton.jit
-def _unit(x, eps):
+def unit(x, eps):
     """A head of unit length, in float32."""
     wide = x.to(tl.float32)
     return wide * tl.rsqrt(tl.sum(wide * wide, 0) + eps)
+
+
+@triton.jit
+def written(state, key, value, beta, decay):
+    """The memory of a head after one row's write."""
+    state = state * tl.exp(decay)
+    known = tl.sum(state * key[:, None], 0)
+    delta = (value - known) * beta
+    return state + key[:, None] * delta[None]
+
+
+@triton.jit
+def stepped(
+    state, row, place, inputs, raw, z, b, a, window, windows, weights, its_rate, its_bias, gain, out,
+    log_key, log_value, log_beta, log_decay, log_raw, head, scale, eps, unit_eps,
+    KERNEL: tl.constexpr, REPEATS: tl.constexpr, HEADS: tl.constexpr,
+    KEY: tl.constexpr, VALUE: tl.constexpr, KEYS: tl.constexpr, VALUES: tl.constexpr,
+):  # fmt: skip
+    """The memory of a value head behind one row; its output and what it writes are stored.
+
+    `inputs` are the raw inputs that places of the convolution's window count from, `raw` those of all rows.
+    """
+    k, v = tl.arange(0, KEYS), tl.arange(0, VALUES)
+    has_k, has_v = k < KEY, v < VALUE
+    KEY_CHANNELS: tl.constexpr = (HEADS // REPEATS) * KEY
+    CHANNELS: tl.constexpr = 2 * KEY_CHANNELS + HEADS * VALUE
+    query_channel = (head // REPEATS) * KEY + k
+    key_channel = KEY_CHANNELS + query_channel
+    value_channel = 2 * KEY_CHANNELS + head * VALUE + v
+    kind = raw.dtype.element_ty
+    query = mixed(inputs, window, windows, weights, place, query_channel, has_k, CHANNELS, KERNEL)
+    key = mixed(inputs, window, windows, weights, place, key_channel, has_k, CHANNELS, KERNEL)
+    value = mixed(inputs, window, windows, weights, place, value_channel, has_v, CHANNELS, KERNEL)
+    key, query = unit(key, unit_eps), unit(query, unit_eps) * scale
+    strength = tl.load(b + row * HEADS + head).to(tl.float32)
+    beta = (1.0 / (1.0 + tl.exp(-strength))).to(kind).to(tl.float32)
+    wide = tl.load(a + row * HEADS + head).to(tl.float32) + its_bias
+    soft = tl.where(wide > 20.0, wide, tl.log(1.0 + tl.exp(tl.minimum(wide, 20.0))))
+    decay = its_rate * soft
+    state = written(state, key, value.to(tl.float32), beta, decay)
+    read = tl.sum(state * query[:, None], 0).to(kind).to(tl.float32)
+    root = tl.rsqrt(tl.sum(tl.where(has_v, read * read, 0.0), 0) / VALUE + eps)
+    normed = ((read * root).to(kind).to(tl.float32) * gain.to(tl.float32)).to(kind).to(tl.float32)
+    at = (row * HEADS + head) * VALUE + v
+    gate = tl.load(z + at, mask=has_v, other=0.0).to(tl.float32)
+    tl.store(out + at, (normed * (gate / (1.0 + tl.exp(-gate)))).to(kind), mask=has_v)
+    first = has_k & (head % REPEATS == 0)
+    tl.store(log_key + row * KEY_CHANNELS + query_channel, key, mask=first)
+    tl.store(log_value + at, value, mask=has_v)
+    tl.store(log_beta + row * HEADS + head, beta)
+    tl.store(log_decay + row * HEADS + head, decay)
+    own = row * CHANNELS
+    tl.store(log_raw + own + query_channel, tl.load(raw + own + query_channel, mask=first), mask=first)
+    tl.store(log_raw + own + key_channel, tl.load(raw + own + key_channel, mask=first), mask=first)
+    tl.store(log_raw + own + value_channel, tl.load(raw + own + value_channel, mask=has_v), mask=has_v)
+    return state
 
 
 @triton.jit
@@ -54,17 +110,11 @@ def _recur(
 ):  # fmt: skip
     precede(PDL)
     head = tl.program_id(0)
-    key_head = head // REPEATS
     k, v = tl.arange(0, KEYS), tl.arange(0, VALUES)
-    has_k, has_v = k < KEY, v < VALUE
-    CHANNELS: tl.constexpr = 2 * (HEADS // REPEATS) * KEY + HEADS * VALUE
-    query_channel = key_head * KEY + k
-    key_channel = (HEADS // REPEATS) * KEY + query_channel
-    value_channel = 2 * (HEADS // REPEATS) * KEY + head * VALUE + v
+    has_v = v < VALUE
     cells = k[:, None] * VALUE + v[None]
-    real = has_k[:, None] & has_v[None]
+    real = (k < KEY)[:, None] & has_v[None]
     mine: tl.constexpr = KEY * VALUE
-    kind = raw.dtype.element_ty
     its_rate = tl.load(rate + head)
     its_bias = tl.load(bias + head).to(tl.float32)
     gain = tl.load(gains + v, mask=has_v, other=0.0)
@@ -77,41 +127,17 @@ def _recur(
         found = tl.load(
             states + (parent * HEADS + head) * mine + cells, mask=real & (parent != row), other=0.0
         )
-        state = tl.where(parent == row, state, found)
-        query = _mixed(raw, window, windows, weights, row, query_channel, has_k, CHANNELS, KERNEL)
-        key = _mixed(raw, window, windows, weights, row, key_channel, has_k, CHANNELS, KERNEL)
-        value = _mixed(raw, window, windows, weights, row, value_channel, has_v, CHANNELS, KERNEL)
-        key, query = _unit(key, unit_eps), _unit(query, unit_eps) * scale
-        strength = tl.load(b + row * HEADS + head).to(tl.float32)
-        beta = (1.0 / (1.0 + tl.exp(-strength))).to(kind).to(tl.float32)
-        wide = tl.load(a + row * HEADS + head).to(tl.float32) + its_bias
-        soft = tl.where(wide > 20.0, wide, tl.log(1.0 + tl.exp(tl.minimum(wide, 20.0))))
-        decay = its_rate * soft
-        state = state * tl.exp(decay)
-        known = tl.sum(state * key[:, None], 0)
-        delta = (value.to(tl.float32) - known) * beta
-        state = state + key[:, None] * delta[None]
-        read = tl.sum(state * query[:, None], 0).to(kind).to(tl.float32)
+        state = stepped(
+            tl.where(parent == row, state, found), row, row, raw, raw, z, b, a, window, windows, weights,
+            its_rate, its_bias, gain, out, log_key, log_value, log_beta, log_decay, log_raw, head,
+            scale, eps, unit_eps, KERNEL, REPEATS, HEADS, KEY, VALUE, KEYS, VALUES,
+        )  # fmt: skip
         tl.store(states + ((row + 1) * HEADS + head) * mine + cells, state, mask=real)
         tl.debug_barrier()
-        root = tl.rsqrt(tl.sum(tl.where(has_v, read * read, 0.0), 0) / VALUE + eps)
-        normed = ((read * root).to(kind).to(tl.float32) * gain.to(tl.float32)).to(kind).to(tl.float32)
-        at = (row * HEADS + head) * VALUE + v
-        gate = tl.load(z + at, mask=has_v, other=0.0).to(tl.float32)
-        tl.store(out + at, (normed * (gate / (1.0 + tl.exp(-gate)))).to(kind), mask=has_v)
-        first = has_k & (head % REPEATS == 0)
-        tl.store(log_key + row * (HEADS // REPEATS) * KEY + query_channel, key, mask=first)
-        tl.store(log_value + at, value, mask=has_v)
-        tl.store(log_beta + row * HEADS + head, beta)
-        tl.store(log_decay + row * HEADS + head, decay)
-        own = row * CHANNELS
-        tl.store(log_raw + own + query_channel, tl.load(raw + own + query_channel, mask=first), mask=first)
-        tl.store(log_raw + own + key_channel, tl.load(raw + own + key_channel, mask=first), mask=first)
-        tl.store(log_raw + own + value_channel, tl.load(raw + own + value_channel, mask=has_v), mask=has_v)
 
 
 @triton.jit
-def _shifted(window, raw, path, kept, channel, inside, channels, BACK: tl.constexpr, RANGE: tl.constexpr):
+def shifted(window, raw, path, kept, channel, inside, channels, BACK: tl.constexpr, RANGE: tl.constexpr):
     """Move a window of inputs over the kept rows of a path."""
     index = tl.arange(0, RANGE)
     own = index < BACK
@@ -154,17 +180,15 @@ def _replay_rows(
             value = tl.load(log_value + (row * HEADS + head) * VALUE + v, mask=has_v, other=0.0).to(
                 tl.float32
             )
-            state = state * tl.exp(tl.load(log_decay + row * HEADS + head))
-            known = tl.sum(state * key[:, None], 0)
-            delta = (value - known) * tl.load(log_beta + row * HEADS + head)
-            state = state + key[:, None] * delta[None]
+            beta, decay = tl.load(log_beta + row * HEADS + head), tl.load(log_decay + row * HEADS + head)
+            state = written(state, key, value, beta, decay)
     tl.store(at + cells, state, mask=real)
     window, raw = windows + layer * (KERNEL - 1) * CHANNELS, log_raw + layer * ROWS * CHANNELS
     channel, first = key_head * KEY + k, has_k & (head % REPEATS == 0)
-    _shifted(window, raw, path, kept, channel, first, CHANNELS, KERNEL - 1, RANGE)
-    _shifted(window, raw, path, kept, KEY_CHANNELS + channel, first, CHANNELS, KERNEL - 1, RANGE)
+    shifted(window, raw, path, kept, channel, first, CHANNELS, KERNEL - 1, RANGE)
+    shifted(window, raw, path, kept, KEY_CHANNELS + channel, first, CHANNELS, KERNEL - 1, RANGE)
     values = 2 * KEY_CHANNELS + head * VALUE + v
-    _shifted(window, raw, path, kept, values, has_v, CHANNELS, KERNEL - 1, RANGE)
+    shifted(window, raw, path, kept, values, has_v, CHANNELS, KERNEL - 1, RANGE)
 
 
 def recur(

@@ -8,11 +8,13 @@ from collections.abc import Mapping, Sequence
 from reference_mechanisms.batching.protocol import BatchEngine
 from reference_mechanisms.drafters.calibration import NoDrafter
 from reference_mechanisms.drafters.protocol import Proposal, Wanted
+from reference_mechanisms.engine.cache import KVCache
 from reference_mechanisms.engine.decode import Decoder
-from reference_mechanisms.engine.target import Target
+from reference_mechanisms.engine.slot_hybrid import SlotHybridCache
+from reference_mechanisms.engine.target import Cache, Target
 from reference_mechanisms.request import Event, Request, Sampling
 from reference_mechanisms.targets.llama import KEY_BUCKET
-from tests.reference_mechanisms.targets.models import VOCAB
+from tests.reference_mechanisms.targets.models import VOCAB, fill_with_garbage
 
 CAPACITY, DRAFTS, SLOTS = KEY_BUCKET + 64, 6, 4
 GREEDY = (
@@ -54,6 +56,21 @@ def decoded_alone(target: Target, todo: Sequence[Request]) -> dict[str, list[Eve
 
 def tokens(events: Sequence[Event]) -> tuple[int, ...]:
     return tuple(token for event in events for token in event.token_ids)
+
+
+def kv_of(cache: Cache) -> KVCache:
+    """Keys and values of the slots of a batch."""
+    found = cache.kv if isinstance(cache, SlotHybridCache) else cache
+    assert isinstance(found, KVCache)
+    return found
+
+
+def spoil(cache: Cache) -> None:
+    """Leave what other requests might have left, and padding."""
+    fill_with_garbage(kv_of(cache), seed=3)
+    if isinstance(cache, SlotHybridCache):
+        for part in cache.states:
+            part[:, :-1] = 3.0
 
 
 class Spoiling:

@@ -78,6 +78,32 @@ def test_an_arm_that_batches_emits_the_same_ids_from_the_same_logits(
     assert steps > 0
 
 
+def test_arms_on_a_hybrid_target_do_too(hybrid_folder: Path) -> None:
+    both: dict[str, str | float | bool] = {"batch_buckets": True, "batch_slots": 2}
+    session = open_session(
+        deployment_of(hybrid_folder, context_length=64),
+        [
+            arm("plain", drafter="none"),
+            arm("own", drafter="none", **both),
+            arm("drafts", drafter="ngram", drafts=3, ngram_min=1, **both),
+        ],
+    )
+    requests = [
+        DecodeRequest(
+            request_id=f"r{n}",
+            prompt_token_ids=(20, *range(40, 44 + n)),
+            sampling=Sampling(max_tokens=9, ignore_eos=True),
+            capture_logits=True,
+        )
+        for n in range(3)
+    ]
+    found = [list(session.stream(name, requests)) for name in ("plain", "own", "drafts")]
+    hashes = [{e.index: e.logits_sha256 for e in events if e.finish_reason} for events in found]
+    assert hashes[1] == hashes[2] == hashes[0]
+    assert None not in hashes[0].values()
+    assert len(session.runners) == 2
+
+
 def test_two_level_arms_do_not_batch(deployment: Deployment) -> None:
     both = arm("both", drafter="ngram", two_level="hold", early_exit=1, batch_slots=2)
     with pytest.raises(UsageError, match=r"arms\[both\].params: .*two_level"):
@@ -98,8 +124,9 @@ def test_recorded_steps_are_taken_up_again(session: ReferenceSession) -> None:
 def test_what_cannot_be_done_is_refused_by_name(
     deployment: Deployment, hybrid_folder: Path, tmp_path: Path
 ) -> None:
-    with pytest.raises(UsageError, match=r"arms\[graphs\].*`batch_buckets` needs a target with attention"):
-        open_session(deployment_of(hybrid_folder), [arm("graphs", drafter="none", batch_buckets=True)])
+    wy = arm("wy", drafter="none", batch_buckets=True, delta_form="wy")
+    with pytest.raises(UsageError, match=r"arms\[wy\].*`batch_buckets` runs recurrent layers row after row"):
+        open_session(deployment_of(hybrid_folder), [wy])
     folder = folder_of("dspark", tmp_path)
     trees = arm("trees", drafter="dspark", checkpoint=folder, tree=4, batch_buckets=True)
     with pytest.raises(UsageError, match="`batch_buckets` verifies chains"):

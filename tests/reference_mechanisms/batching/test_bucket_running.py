@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import functools
-from pathlib import Path
 
 import pytest
 import torch
@@ -18,12 +17,12 @@ from reference_mechanisms.engine.graphs import Graphs
 from reference_mechanisms.engine.rows import Rows, Segment
 from reference_mechanisms.engine.rules import Rules
 from reference_mechanisms.engine.slot_step import Shape
+from reference_mechanisms.engine.target import Target
 from reference_mechanisms.engine.turns import Turns
 from reference_mechanisms.errors import TargetError
 from reference_mechanisms.request import Event
 from reference_mechanisms.targets.linear import prepacks
 from reference_mechanisms.targets.llama import LlamaTarget, load_llama
-from reference_mechanisms.targets.loading import load_target
 from tests.reference_mechanisms.batching.slot_cases import (
     CAPACITY,
     DRAFTS,
@@ -33,13 +32,15 @@ from tests.reference_mechanisms.batching.slot_cases import (
     Spoiling,
     decoded_alone,
     hold_same,
+    kv_of,
     requests,
     run,
+    spoil,
     text_of,
     tokens,
 )
 from tests.reference_mechanisms.batching.tables import staircase
-from tests.reference_mechanisms.targets.models import CPU, VOCAB, fill_with_garbage, write_model
+from tests.reference_mechanisms.targets.models import CPU, VOCAB, write_model
 
 pytestmark = pytest.mark.skipif(
     not prepacks(torch.float32, CPU), reason="torch's own product rounds by the row count"
@@ -57,13 +58,13 @@ def alone(target: LlamaTarget) -> dict[str, list[Event]]:
     return decoded_alone(target, TODO)
 
 
-def runner(target: LlamaTarget, slots: int = SLOTS, costs: StepCosts | None = None) -> BucketRunner:
+def runner(target: Target, slots: int = SLOTS, costs: StepCosts | None = None) -> BucketRunner:
     shapes = shapes_for(slots, DRAFTS, costs)
     return BucketRunner(target, slots, CAPACITY, DRAFTS + 1, shapes, Graphs(CPU))
 
 
 def batcher(
-    target: LlamaTarget, drafter: Drafter, settings: BatchSettings, costs: StepCosts | None = None
+    target: Target, drafter: Drafter, settings: BatchSettings, costs: StepCosts | None = None
 ) -> tuple[Batcher, BucketRunner]:
     made = runner(target, settings.slots, costs)
     turns = Turns((), text_of, CAPACITY, VOCAB, Rules())
@@ -96,7 +97,7 @@ def test_every_request_gets_what_it_would_get_alone(
         return found
 
     made.bucket = bucket  # type: ignore[method-assign]
-    fill_with_garbage(made.cache, seed=3)  # what another request has left, and what padding wrote
+    spoil(made.cache)  # what another request has left, and what padding wrote
     found = run(engine, TODO, seed=2, leaving={"r1": 3, "r6": 2})
     assert hold_same(TODO, found, alone) >= 9
     assert len(used) > 3
@@ -110,12 +111,13 @@ def test_autoregressive_too(target: LlamaTarget, alone: dict[str, list[Event]]) 
 
 def test_padding_writes_nothing_that_a_request_reads(target: LlamaTarget) -> None:
     made = runner(target)
-    fill_with_garbage(made.cache, seed=3)
-    before = [place.clone() for place in made.cache.places()]
+    spoil(made.cache)
+    cache = kv_of(made.cache)
+    before = [place.clone() for place in cache.places()]
     segments = (Segment(2, 9, 3), Segment(0, 4, 2))
     made.run(Rows([3, 4, 5, 6, 7], [9, 10, 11, 4, 5], segments), ())
     assert made.bucket(2, 5).rows > 5
-    for old, new in zip(before, made.cache.places(), strict=True):
+    for old, new in zip(before, cache.places(), strict=True):
         changed = (old != new).any(-1).any(1)  # [slots, positions]
         expected = torch.zeros_like(changed)
         expected[2, 9:12] = expected[0, 4:6] = True
@@ -138,15 +140,12 @@ def test_a_row_hangs_on_no_other_and_on_no_shape(target: LlamaTarget) -> None:
         assert torch.equal(logits(packed, slice(3, 10)), expected)
 
 
-def test_what_cannot_be_done_is_refused(target: LlamaTarget, hybrid_folder: Path) -> None:
+def test_what_cannot_be_done_is_refused(target: LlamaTarget) -> None:
     made = runner(target)
     with pytest.raises(ValueError, match="verify chains"):
         made.run(Rows([1, 2, 3], [0, 1, 1], (Segment(0, 0, 3),), [-1, 0, 0]), ())
     with pytest.raises(TargetError, match="no recorded shape holds 5 rows of 5 requests"):
         made.bucket(SLOTS + 1, SLOTS + 1)
-    hybrid = load_target(hybrid_folder, torch.float32, CPU)
-    with pytest.raises(TargetError, match="`batch_buckets` needs a target with attention layers only"):
-        BucketRunner(hybrid, 2, 32, 3, shapes_for(2, 2, None), Graphs(CPU))
 
 
 def test_shapes_are_those_of_the_table_and_one_that_holds_everything() -> None:

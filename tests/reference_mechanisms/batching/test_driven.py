@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 
 from reference_mechanisms.batching.batcher import Batcher, Drafts
-from reference_mechanisms.batching.bucket_running import by_size, shapes_for, slot_cache
+from reference_mechanisms.batching.bucket_running import by_size, shapes_for
 from reference_mechanisms.batching.costs import StepCosts
 from reference_mechanisms.batching.driven import DrivenBatcher, _Seat
 from reference_mechanisms.batching.opening import Runners
@@ -25,9 +25,10 @@ from reference_mechanisms.engine.graphs import Graphs
 from reference_mechanisms.engine.rules import Rules
 from reference_mechanisms.engine.slot_lane import LaneSizes, SlotLane
 from reference_mechanisms.engine.slot_step import Sitting
+from reference_mechanisms.engine.slots import open_slots
+from reference_mechanisms.engine.target import Target
 from reference_mechanisms.engine.turns import Turns
 from reference_mechanisms.errors import RequestError
-from reference_mechanisms.kernels.slots.choice import slot_kernels_for
 from reference_mechanisms.kernels.slots.packing import Packed
 from reference_mechanisms.request import Event, Request, Sampling
 from reference_mechanisms.targets.linear import prepacks
@@ -42,12 +43,13 @@ from tests.reference_mechanisms.batching.slot_cases import (
     hold_same,
     requests,
     run,
+    spoil,
     text_of,
     tokens,
 )
 from tests.reference_mechanisms.batching.tables import staircase
 from tests.reference_mechanisms.engine.test_trained_drafters import NETWORKS
-from tests.reference_mechanisms.targets.models import CPU, VOCAB, fill_with_garbage, write_model
+from tests.reference_mechanisms.targets.models import CPU, VOCAB, write_model
 
 pytestmark = pytest.mark.skipif(
     not prepacks(torch.float32, CPU), reason="torch's own product rounds by the row count"
@@ -104,20 +106,12 @@ class Told(DrivenBatcher):
 
 
 def lane_of(
-    target: LlamaTarget, program: SlotDraftProgram | None, taps: tuple[int, ...], costs: StepCosts | None
+    target: Target, program: SlotDraftProgram | None, taps: tuple[int, ...], costs: StepCosts | None
 ) -> SlotLane:
-    most = DRAFTS + 1
-    cache = slot_cache(target, SLOTS, CAPACITY + most)
-    fill_with_garbage(cache, seed=3)
-    return SlotLane(
-        target,
-        cache,
-        sizes=LaneSizes(by_size(shapes_for(SLOTS, DRAFTS, costs)), most),
-        taps=taps,
-        program=program,
-        kernels=slot_kernels_for(CPU, target.dtype, target.config.head_dim),
-        graphs=Graphs(CPU),
-    )
+    most, graphs, shapes = DRAFTS + 1, Graphs(CPU), by_size(shapes_for(SLOTS, DRAFTS, costs))
+    slots = open_slots(target, SLOTS, CAPACITY + most, rows=shapes[-1].rows, most=most, graphs=graphs)
+    spoil(slots.cache)
+    return SlotLane(slots, sizes=LaneSizes(shapes, most), taps=taps, program=program, graphs=graphs)
 
 
 def engine_on(

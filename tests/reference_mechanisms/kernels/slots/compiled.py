@@ -5,9 +5,10 @@ from __future__ import annotations
 import json
 import sys
 
-from reference_mechanisms.kernels.slots import fused
+from reference_mechanisms.kernels.slots import fused, fused_delta
 from tests.reference_mechanisms.kernels.step import compiled
 from tests.reference_mechanisms.kernels.step.compiled import BF16, SEEN, WHOLE, WIDE
+from tests.reference_mechanisms.kernels.step.compiled_trees import DELTA
 
 compiled.KERNELS = (
     (
@@ -28,6 +29,22 @@ compiled.KERNELS = (
         {"parts": WIDE, "out": BF16, "row_seats": WHOLE, **SEEN},
         {"SPLITS": 3, "DIM": 128, "SPLIT": 256},
         2,
+    ),
+    (
+        fused_delta._recur_seats,
+        dict.fromkeys(("raw", "z", "b", "a", "bias", "gains", "window", "out", "log_value", "log_raw"), BF16)
+        | dict.fromkeys(("weights", "rate", "memory", "log_key", "log_beta", "log_decay"), WIDE)
+        | dict.fromkeys(("slots", "firsts", "counts", "windows"), WHOLE),
+        DELTA | {"MOST": 16},
+        8,
+    ),
+    (
+        fused_delta._replay_seats,
+        dict.fromkeys(("windows", "log_value", "log_raw"), BF16)
+        | dict.fromkeys(("memories", "log_key", "log_beta", "log_decay"), WIDE)
+        | dict.fromkeys(("slots", "firsts", "counts", "inside"), WHOLE),
+        DELTA | {"MOST": 16, "RANGE": 4},
+        8,
     ),
 )
 

@@ -30,7 +30,13 @@ def test_every_kernel_compiles(tmp_path: Path, capability: int) -> None:
     )
     assert ran.returncode == 0, ran.stderr[-2000:]
     found = json.loads(ran.stdout)
-    assert set(found) == {"_place_rows", "_attend_slots", "_join_splits"}
+    assert set(found) == {
+        "_place_rows",
+        "_attend_slots",
+        "_join_splits",
+        "_recur_seats",
+        "_replay_seats",
+    }
     for name, told in found.items():
         assert told["bytes"] > 1000
         # one wait, in front of everything that is read or written; the follower may come at once

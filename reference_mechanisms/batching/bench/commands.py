@@ -105,10 +105,9 @@ def _bench(options: argparse.Namespace) -> int:
     _say(f"{asked.shape} in {asked.weights}: loading")
     parts = own.own_parts(asked, about.recording, traces, torch.device("cuda"))
     engine = Resident(parts, about.recording, traces, seed=options.seed)
-    recorded = own.has_recorded(parts.target)
     plan = running.Plan(
         requests=requests,
-        full={load: own.everything(load, options.costs, recorded=recorded) for load in requests},
+        full={load: own.everything(load, options.costs) for load in requests},
         variants=tuple(options.variants or ()),
         repeats=options.repeats,
         exact=options.exact,

@@ -20,10 +20,8 @@ from reference_mechanisms.batching.opening import Runners
 from reference_mechanisms.batching.running import PackedRunner, Runner
 from reference_mechanisms.batching.settings import BatchSettings
 from reference_mechanisms.batching.traces.format import Recording, Trace
-from reference_mechanisms.drafters.binding import Bound, bind
 from reference_mechanisms.drafters.dflash import BlockConfig
-from reference_mechanisms.drafters.fused_block import FusedDrafter, take_weights
-from reference_mechanisms.drafters.loading import build
+from reference_mechanisms.drafters.fused_block import FusedDrafter, Weights, take_weights
 from reference_mechanisms.drafters.slot_drafting import SlotDrafter, SlotPrograms, SlotSizes
 from reference_mechanisms.drafters.slot_fused import FusedSlotBlocks
 from reference_mechanisms.drafters.trained import Drafting
@@ -35,9 +33,7 @@ from reference_mechanisms.errors import MechanismError
 from reference_mechanisms.targets.config import LlamaConfig
 from reference_mechanisms.targets.dummy import DummyCheckpoint
 from reference_mechanisms.targets.hybrid import HybridTarget
-from reference_mechanisms.targets.hybrid_config import HybridConfig
 from reference_mechanisms.targets.llama import LlamaTarget
-from reference_mechanisms.targets.matrices import Matrices
 
 PREFILL_ROWS = 256  # prompt rows of a step while others decode
 
@@ -72,13 +68,12 @@ class Sized(NamedTuple):
     drafts: int
 
 
-def everything(slots: int, costs: Path | None, *, recorded: bool = True) -> BatchSettings:
+def everything(slots: int, costs: Path | None) -> BatchSettings:
     """All mechanisms that chains have.
 
     Args:
         slots: requests at a time.
         costs: file of the measured table; None: what needs one is off.
-        recorded: whether the target has steps of fixed shape.
     """
     told = costs is not None
     return BatchSettings(
@@ -87,14 +82,9 @@ def everything(slots: int, costs: Path | None, *, recorded: bool = True) -> Batc
         adaptive=told,
         cohorts=told and slots > 1,
         prefill_rows=PREFILL_ROWS,
-        buckets=recorded,
+        buckets=True,
         costs=costs,
     )
-
-
-def has_recorded(target: Target) -> bool:
-    """Whether a target has steps of fixed shape for batches."""
-    return isinstance(target, LlamaTarget)
 
 
 def own_parts(asked: Asked, recording: Recording, traces: Sequence[Trace], device: torch.device) -> Parts:
@@ -108,19 +98,18 @@ def own_parts(asked: Asked, recording: Recording, traces: Sequence[Trace], devic
     shape = shape_of(asked.shape)
     sized = Sized(asked.slots, max(one.prompt + one.tokens for one in traces), recording.drafts)
     needs = target_needs(shape, asked.weights, sized) + drafter_needs(shape.block, asked.weights)
-    if isinstance(shape.target, HybridConfig):  # batches and single requests each have their own
-        needs += drafter_needs(shape.block, "bf16")
     hold_deployment(needs, device, f"{asked.shape} with its drafter in {asked.weights}")
     hold_drafts(shape.block, sized)
     target = dummy_target(shape, asked, device)
     costs = None if asked.costs is None else read_costs(Path(asked.costs))[1]
     source = DummyCheckpoint(f"{asked.shape} DFlash", asked.seed + 1, device)
-    matrices = matrices_of(source, asked.weights, device)
-    if isinstance(target, LlamaTarget):
-        return recorded_parts(target, shape.block, source, matrices, sized, costs)
-    bound = dummy_network(shape.block, target, asked.shape, asked.seed + 1)
-    singly = recorded_single(target, shape.block, source, matrices, sized)
-    return eager_parts(target, bound, sized, costs)._replace(singly=singly)
+    with torch.inference_mode():
+        matrices = matrices_of(source, asked.weights, device)
+        weights = take_weights(shape.block, source, matrices, target.dtype, device)
+    parts = recorded_parts(target, weights, sized, costs)
+    if isinstance(target, HybridTarget):
+        return parts._replace(singly=recorded_single(target, weights, sized))
+    return parts
 
 
 def hold_drafts(config: BlockConfig, sized: Sized) -> None:
@@ -146,45 +135,22 @@ def dummy_target(shape: Shape, asked: Asked, device: torch.device) -> LlamaTarge
 def target_needs(shape: Shape, weights: WeightFormat, sized: Sized) -> Needs:
     """Bytes of a target with the caches of all requests."""
     config, rows = shape.target, sized.slots * (1 + sized.drafts)
-    positions = sized.capacity + sized.drafts + 1
-    return needs_of(config, weights, positions=sized.slots * positions, rows=rows, slots=sized.slots)
-
-
-def dummy_network(config: BlockConfig, target: Target, shape: str, seed: int) -> Bound:
-    """A DFlash for batches, with weights from a seed in the target's type.
-
-    Raises:
-        DrafterError: it is not one for the target.
-    """
-    source = DummyCheckpoint(f"{shape} DFlash", seed, target.device)
-    network = build(config)
-    state = {
-        name: source.take(name, tuple(one.shape), target.dtype) for name, one in network.state_dict().items()
-    }
-    network.load_state_dict(state, assign=True)
-    return bind(network.eval().requires_grad_(requires_grad=False), target, f"the DFlash of {shape}")
+    positions, slots = sized.capacity + sized.drafts + 1, sized.slots + 1  # and scratch
+    return needs_of(config, weights, positions=slots * positions, rows=rows, slots=slots)
 
 
 def recorded_parts(
-    target: LlamaTarget,
-    config: BlockConfig,
-    source: DummyCheckpoint,
-    matrices: Matrices,
-    sized: Sized,
-    costs: StepCosts | None,
+    target: LlamaTarget | HybridTarget, weights: Weights, sized: Sized, costs: StepCosts | None
 ) -> Parts:
     """An engine whose steps and drafts are recorded for the most requests, and serve every load.
 
     Args:
         target: the model.
-        config: of the drafter.
-        source: of its weights.
-        matrices: makes its products.
+        weights: of the drafter.
         sized: of the batch.
         costs: whose shapes are recorded.
     """
-    with torch.inference_mode():
-        weights = take_weights(config, source, matrices, target.dtype, target.device)
+    config = weights.config
 
     def head(rows: Tensor) -> Tensor:
         return target.logits(rows)
@@ -215,21 +181,7 @@ def recorded_parts(
     return Parts(target, new_drafter, sized.drafts, new_runner, costs, driving=driving)
 
 
-def recorded_single(
-    target: Target, config: BlockConfig, source: DummyCheckpoint, matrices: Matrices, sized: Sized
-) -> Singly:
+def recorded_single(target: Target, weights: Weights, sized: Sized) -> Singly:
     """Recorded steps of one request at a time; arguments as of `recorded_parts`."""
-    with torch.inference_mode():
-        weights = take_weights(config, source, matrices, target.dtype, target.device)
     drafter = FusedDrafter(weights, target.embed, target.logits, sized.drafts)
     return Singly(target, drafter, sized.capacity, sized.drafts)
-
-
-def eager_parts(target: Target, bound: Bound, sized: Sized, costs: StepCosts | None) -> Parts:
-    """An engine without recorded steps, for targets that have none for batches."""
-    drafting = Drafting(drafts=sized.drafts)
-
-    def new_runner(settings: BatchSettings) -> Runner:
-        return PackedRunner(target, settings.slots, sized.capacity + sized.drafts + 1)
-
-    return Parts(target, lambda: bound.new_drafter(drafting), sized.drafts, new_runner, costs)

@@ -46,7 +46,7 @@ def start(asked: Asked) -> Engine:
     """The engine on this machine's GPU."""
     import torch  # noqa: PLC0415 - its failure is an answer
 
-    from reference_mechanisms.batching.bench.own import everything, has_recorded, own_parts  # noqa: PLC0415
+    from reference_mechanisms.batching.bench.own import everything, own_parts  # noqa: PLC0415
     from reference_mechanisms.batching.bench.resident import Resident  # noqa: PLC0415
     from reference_mechanisms.batching.traces.format import read_traces  # noqa: PLC0415
 
@@ -54,8 +54,7 @@ def start(asked: Asked) -> Engine:
     recording, traces = read_traces(Path(asked.traces))
     parts = own_parts(asked, recording, traces, device)
     costs = None if asked.costs is None else Path(asked.costs)
-    recorded = has_recorded(parts.target)
-    about = [parts.new_runner(everything(asked.slots, costs, recorded=recorded)).about]
+    about = [parts.new_runner(everything(asked.slots, costs)).about]
     if parts.singly is not None:
         about.append(parts.singly.about)
     engine = Resident(parts, recording, traces, seed=asked.seed)
@@ -72,7 +71,7 @@ def start(asked: Asked) -> Engine:
     )
 
     def serve(wanted: Wanted) -> Served:
-        full = everything(wanted.concurrency, costs, recorded=recorded)
+        full = everything(wanted.concurrency, costs)
         return engine.serve(wanted.variant or asked.variant, full, wanted.requests, wanted.tokens)
 
     return facts, serve

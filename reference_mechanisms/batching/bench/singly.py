@@ -1,4 +1,4 @@
-"""One request at a time in recorded steps: how targets that have no recorded batches are timed alone.
+"""One request at a time in recorded steps of one: how hybrid targets are timed alone.
 
 The steps are those that an arm's single requests take (`engine.lanes`); the drafter drafts whole in each of
 them, and then the trace says what is accepted. So all variants of batching are the same here.

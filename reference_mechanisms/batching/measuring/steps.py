@@ -18,6 +18,7 @@ from reference_mechanisms.drafters.slot_programs import SlotDraftProgram
 from reference_mechanisms.engine.graphs import Graphs
 from reference_mechanisms.engine.prompt_step import PIECE
 from reference_mechanisms.engine.rows import Rows, Segment
+from reference_mechanisms.engine.slot_hybrid import SlotHybridCache
 from reference_mechanisms.engine.slot_step import Shape
 from reference_mechanisms.engine.target import Target
 
@@ -117,8 +118,21 @@ class Steps:
             ran = self._runner.run_in(shape, rows, self._subject.taps)
             ran.choices.tolist()
             ran.finite.tolist()
+            self._keep(rows)
 
         return work
+
+    def _keep(self, rows: Rows) -> None:
+        """Of a step on a hybrid target the anchor and half of each draft go into the states; lengths stay."""
+        cache = self._runner.cache
+        if not isinstance(cache, SlotHybridCache):
+            return
+        for slot, _, count in rows.segments:
+            cache.kv.mark(slot)
+            cache.commit(slot, 1 + (count - 1) // 2)
+            cache.kv.rewind(slot, 0)
+        self._runner.model.settle()
+        wait_for(self._device)
 
     def _rows(self, shape: Shape) -> Rows:
         start = self._load.context
@@ -187,6 +201,7 @@ class Steps:
                 made, _ = programs.draft(places, drafts)
             made.tolist()
             ran.choices.tolist()
+            self._keep(rows)
 
         return work
 

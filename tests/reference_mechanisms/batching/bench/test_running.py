@@ -23,8 +23,9 @@ from reference_mechanisms.batching.traces.format import (
     acceptance_rates,
     steps_of,
 )
-from reference_mechanisms.drafters.fused_block import FusedBlock
+from reference_mechanisms.drafters.fused_block import FusedBlock, Weights, take_weights
 from reference_mechanisms.engine.fitting import hybrid_weights
+from reference_mechanisms.engine.target import Target
 from reference_mechanisms.errors import MechanismError
 from reference_mechanisms.kernels.weight12.models import MODELS
 from reference_mechanisms.request import Request
@@ -38,14 +39,19 @@ from tests.reference_mechanisms.engine.bench import small as tiny
 from tests.reference_mechanisms.weight12 import step_times_worker
 
 
+def drafter_weights(target: Target) -> Weights:
+    source = DummyCheckpoint("small drafter", 4, target.device)
+    matrices = PlainMatrices(source, target.dtype, target.device)
+    with torch.inference_mode():
+        return take_weights(tiny.drafter_config(), source, matrices, target.dtype, target.device)
+
+
 def recorded_parts() -> Parts:
     """As on a GPU: steps of fixed shape, not recorded on a CPU."""
     target = tiny.target(torch.device("cpu"), torch.float32)
-    source = DummyCheckpoint("small drafter", 4, target.device)
-    matrices = PlainMatrices(source, target.dtype, target.device)
     sized = own.Sized(small.SLOTS, small.PROMPT + small.TOKENS, small.DRAFTS)
     costs = staircase(small.SLOTS, small.DRAFTS, row=0.3)
-    return own.recorded_parts(target, tiny.drafter_config(), source, matrices, sized, costs)
+    return own.recorded_parts(target, drafter_weights(target), sized, costs)
 
 
 def test_bits_are_compared_and_every_variant_is_timed(tmp_path: Path) -> None:
@@ -134,29 +140,30 @@ def test_the_hybrid_is_the_one_whose_products_are_timed_elsewhere() -> None:
     assert needs.weights == pytest.approx(hybrid_weights(config) * 12.125 / 8, rel=1e-6)
 
 
-def test_a_hybrid_is_served_without_recorded_steps() -> None:
-    """The engine of the hybrid, small: a recurrent state, a drafter, a batch of two."""
+def test_batches_of_a_hybrid_go_in_recorded_steps() -> None:
+    """The engine of the hybrid, small: recurrent states, a drafter, a batch of two, led by either."""
     recording, traces = small.traces()
     target = small.hybrid()
-    bound = own.dummy_network(tiny.drafter_config(), target, "small", 1)
     sized = own.Sized(2, small.PROMPT + small.TOKENS, small.DRAFTS)
-    engine = Resident(own.eager_parts(target, bound, sized, None), recording, traces)
-    full = own.everything(2, None, recorded=False)
-    served = engine.serve("everything", full, 4)
-    assert served.tokens == 4 * small.TOKENS
-    assert engine.hold_exact("everything", full, 3).tokens == 3 * small.TOKENS
+    engine = Resident(own.recorded_parts(target, drafter_weights(target), sized, None), recording, traces)
+    full = own.everything(2, None)
+    for variant in ("everything", "driven"):
+        served = engine.serve(variant, full, 4)
+        assert served.tokens == 4 * small.TOKENS
+        assert served.acceptance_length is not None
+        assert served.acceptance_length > 2
+        assert engine.hold_exact(variant, full, 3) == (3 * small.TOKENS, 0)
 
 
 @pytest.fixture(scope="module")
 def alone() -> Resident:
     """The engine of the hybrid as a GPU has it, one request at a time."""
     target = small.hybrid()
-    source = DummyCheckpoint("small drafter", 4, target.device)
-    matrices = PlainMatrices(source, target.dtype, target.device)
+    weights = drafter_weights(target)
     sized = own.Sized(1, small.PROMPT + small.TOKENS, small.DRAFTS)
-    bound = own.dummy_network(tiny.drafter_config(), target, "small", 1)
-    singly = own.recorded_single(target, tiny.drafter_config(), source, matrices, sized)
-    return Resident(own.eager_parts(target, bound, sized, None)._replace(singly=singly), *small.traces())
+    parts = own.recorded_parts(target, weights, sized, None)
+    singly = own.recorded_single(target, weights, sized)
+    return Resident(parts._replace(singly=singly), *small.traces())
 
 
 def test_one_request_of_a_hybrid_at_a_time_goes_in_recorded_steps(
@@ -172,7 +179,7 @@ def test_one_request_of_a_hybrid_at_a_time_goes_in_recorded_steps(
         return inner(self, anchor, start)
 
     monkeypatch.setattr(FusedBlock, "draft", counted)
-    full = own.everything(1, None, recorded=False)
+    full = own.everything(1, None)
     assert alone.hold_exact("everything", full, 2) == (2 * small.TOKENS, 0)
     drafted = 0
     found = alone.serve("everything", full, small.REQUESTS)
@@ -187,7 +194,7 @@ def test_one_request_of_a_hybrid_at_a_time_goes_in_recorded_steps(
 
 def test_a_variant_that_is_none_is_refused_alone_too(alone: Resident) -> None:
     with pytest.raises(MechanismError, match="no variant 'other'"):
-        alone.serve("other", own.everything(1, None, recorded=False), 1)
+        alone.serve("other", own.everything(1, None), 1)
 
 
 def test_what_needs_a_table_is_off_without(tmp_path: Path) -> None:

@@ -15,9 +15,14 @@ from reference_mechanisms.batching.measuring import hosting, subjects
 from reference_mechanisms.batching.measuring.steps import Load, Steps, Subject
 from reference_mechanisms.drafters.slot_fused import FusedSlotBlocks
 from reference_mechanisms.drafters.slot_programs import SlotDraftProgram
+from reference_mechanisms.engine import slot_hybrid
 from reference_mechanisms.engine.rows import Rows
 from reference_mechanisms.engine.slot_step import Shape
+from reference_mechanisms.kernels.slots import delta
+from reference_mechanisms.kernels.slots.delta import TORCH_SLOT_DELTA, Kept, SlotStates
+from reference_mechanisms.kernels.step.delta import DeltaLog
 from tests.harness.tiny import write_llama
+from tests.reference_mechanisms.batching.bench.small import hybrid
 from tests.reference_mechanisms.engine.bench import small
 
 CPU = torch.device("cpu")
@@ -65,6 +70,30 @@ def test_every_bucket_is_run_full_and_in_its_own_shape(monkeypatch: pytest.Monke
         assert requests == shape.seats
         assert rows == min(shape.rows, requests * (DRAFTS + 1))
         assert most <= DRAFTS + 1
+
+
+def test_a_step_of_a_hybrid_is_timed_with_what_it_replays(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The anchor and half of each draft, slot by slot; nothing is longer for it."""
+    replayed: list[list[int]] = []
+
+    def replay(states: SlotStates, log: DeltaLog, kept: Kept) -> None:
+        replayed.append(kept.counts.tolist())
+        delta.replay(states, log, kept)
+
+    kernels = TORCH_SLOT_DELTA._replace(replay=replay)
+    monkeypatch.setattr(slot_hybrid, "slot_delta_kernels_for", lambda device, dtype: kernels)
+    steps = Steps(Subject(hybrid(), None, (), DRAFTS), Load(SLOTS, CONTEXT, 1), Clock())
+    verifying = [job for job in steps.jobs() if job.piece.kind == "verify"]
+    for job in verifying:
+        replayed.clear()
+        for _ in range(2):
+            job.work()
+        requests, rows = job.piece.shape
+        kept = [one for one in replayed if any(one)]
+        assert len(kept) == 2
+        assert requests <= sum(kept[0]) <= rows
+        assert sum(one > 0 for one in kept[0]) == requests
+    assert [steps._runner.cache.length(slot) for slot in range(SLOTS)] == [0] * SLOTS
 
 
 def test_the_host_is_timed_without_the_steps(monkeypatch: pytest.MonkeyPatch) -> None:

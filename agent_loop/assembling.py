@@ -14,6 +14,7 @@ from pathlib import Path
 import msgspec
 
 from agent_loop.campaign import ExplorerSpec, Loop
+from agent_loop.controller.ablation import sources_of
 from agent_loop.controller.controlling import Controller, State
 from agent_loop.controller.database import Database
 from agent_loop.controller.judging import Floor
@@ -159,6 +160,7 @@ def open_controller(
             trial, loop.tuning_space, loop.plan.tune.trials, loop.plan.tune.batch, loop.plan.seed
         ),
         conflict=parts.memory.conflict,
+        sources=lambda: sources_of(loop.packages),
         told=lambda: told(database),
         at=at,
     )

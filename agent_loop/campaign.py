@@ -173,6 +173,12 @@ class Loop(NamedTuple):
         """Backends whose arms run in our own processes: those of stock and of the spaces."""
         return frozenset({self.stock.backend, *(space.backend for space in self.plan.spaces)})
 
+    @property
+    def packages(self) -> frozenset[str]:
+        """Of the engine's modules, of which patches may bring changed copies."""
+        edited = (edit.module for space in self.plan.spaces for edit in space.edits)
+        return frozenset(name.partition(":")[0].partition(".")[0] for name in (*self.trusted, *edited))
+
 
 def built_in_campaigns() -> dict[str, Path]:
     """Files of the campaigns that ship with the package, by name."""

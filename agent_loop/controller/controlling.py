@@ -8,20 +8,21 @@ from __future__ import annotations
 
 import queue
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Literal
 
 import msgspec
 
+from agent_loop.controller.ablation import ablated, variants
 from agent_loop.controller.confirming import Confirming, confirm
 from agent_loop.controller.controls import check_controls, control_arms
 from agent_loop.controller.database import Database
 from agent_loop.controller.desk import Call, QueueDesk, start
 from agent_loop.controller.policy import check
 from agent_loop.controller.purse import Purse
-from agent_loop.controller.stacking import added_up, stacked, variants
+from agent_loop.controller.stacking import added_up, stacked
 from agent_loop.controller.trials import Bench, run_trial
 from agent_loop.controller.tuning import best_tuned, held_against_tuned
 from agent_loop.protocols import Brief, Explorer, Recalled
@@ -47,6 +48,7 @@ State = Literal[
 Recall = Callable[[str, int], list[Recalled]]
 Remember = Callable[[Candidate, Verdict], None]
 Trial = Callable[[Sequence[Candidate]], list[Told]]
+ABLATED_AT_ONCE = 4  # arms of a run: each of a patch is a process with weights of its own
 
 
 def _no_tuner(trial: Trial) -> None:
@@ -75,6 +77,7 @@ class Controller:
     remember: Remember
     tuner: Callable[[Trial], None] = _no_tuner  # searches stock's knobs, by trials
     conflict: Callable[[str, str, str], None] = _forget  # notes that two candidates do not add up, and why
+    sources: Callable[[], Mapping[str, str]] = dict  # texts of the engine's modules, by module
     told: Callable[[], None] = lambda: None  # after every change, for whoever watches
     at: Callable[[State], None] = lambda _: None  # told each state; tests end the process there
     calls: queue.Queue[Call] = field(default_factory=queue.Queue)
@@ -309,29 +312,26 @@ class Controller:
             self.conflict(parts[0].id, parts[1].id, "" if last is None else last.detail)
 
     def _ablate(self, verdict: Verdict) -> None:
-        """Each changed knob of an accepted candidate off in turn, on public rows."""
+        """Each changed knob or place of an accepted candidate given back in turn, on public rows."""
         shape = self.bench.loop.plan.ablate
         candidate = self.database.candidate(verdict.candidate_id)
         if shape is None or candidate is None or self.database.verdict(candidate.id, "ablate") is not None:
             return
-        without = variants(candidate, self.bench.loop.stock)
+        without = variants(candidate, self.bench.loop.stock, self.sources())
         if not without:
             return
         for one in without.values():
             self.database.add(one)
-        verdicts = run_trial(self.bench, "screen", shape, [candidate, *without.values()])
-        whole = verdicts[0].effect
-        parts = [
-            f"{knob} given back: {v.effect.point:.3f}x" if v.effect is not None else f"{knob}: {v.outcome}"
-            for knob, v in zip(without, verdicts[1:], strict=True)
-        ]
-        all_of_it = "" if whole is None else f"all: {whole.point:.3f}x; "
+        arms = [candidate, *without.values()]
+        verdicts: list[Verdict] = []
+        for at in range(0, len(arms), ABLATED_AT_ONCE):
+            verdicts += run_trial(self.bench, "screen", shape, arms[at : at + ABLATED_AT_ONCE])
         self.database.decide(
             Verdict(
                 candidate_id=candidate.id,
                 stage="ablate",
                 outcome="PASSED",
-                detail=f"public rows, {all_of_it}{'; '.join(parts)}",
+                detail=ablated(verdicts[0], dict(zip(without, verdicts[1:], strict=True))),
                 evidence=verdicts[0].evidence,
             )
         )

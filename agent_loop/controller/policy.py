@@ -89,6 +89,17 @@ def patch_files(patch: str) -> Mapping[str, str]:
     return {path: "\n".join(lines) + "\n" for path, lines in files.items()}
 
 
+def patch_of_files(files: Mapping[str, str]) -> str:
+    """A unified diff against an empty folder that makes these files; see `patch_files`."""
+    return "".join(_added(path, text) for path, text in files.items())
+
+
+def _added(path: str, text: str) -> str:
+    lines = text.split("\n")[:-1] if text.endswith("\n") else text.split("\n")
+    body = "".join(f"+{line}\n" for line in lines)
+    return f"--- /dev/null\n+++ b/{path}\n@@ -0,0 +1,{len(lines)} @@\n{body}"
+
+
 def _check_file(path: str, text: str, *, read: bool) -> Finding | None:  # noqa: PLR0911 - a list of refusals
     parts = PurePosixPath(path).parts
     if path.startswith("/") or ".." in parts or any(part.startswith(".") for part in parts):

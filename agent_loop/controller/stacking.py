@@ -1,4 +1,4 @@
-"""Accepted candidates together, and each without its parts. Pure."""
+"""Accepted candidates together. Pure."""
 
 from __future__ import annotations
 
@@ -76,27 +76,3 @@ def added_up(together: Candidate, whole: Verdict, parts: Sequence[tuple[Candidat
         effect=whole.effect,
         evidence=whole.evidence,
     )
-
-
-def variants(candidate: Candidate, stock: ArmSpec) -> Mapping[str, Candidate]:
-    """The candidate with one changed knob given back to stock, by knob; none for a single change."""
-    changed = changes(candidate, stock)
-    if candidate.patch is not None or candidate.backend != stock.backend or len(changed) < 2:
-        return {}
-    found = {}
-    for name in changed:
-        params = dict(candidate.params)
-        if name in stock.params:
-            params[name] = stock.params[name]
-        else:
-            params.pop(name, None)
-        found[name] = Candidate(
-            name=f"{candidate.name} without {name}"[:80],
-            backend=candidate.backend,
-            params=params,
-            hypothesis=Hypothesis(mechanism="ablation"),
-            origin="ablation",
-            explorer="controller",
-            parents=(candidate.id,),
-        )
-    return found

@@ -8,7 +8,14 @@ import stat
 from collections.abc import Iterator, Mapping
 from pathlib import Path, PurePosixPath
 
-from agent_loop.controller.policy import LARGEST_FILE, MAGIC, OUR_PACKAGES, SUFFIXES, patch_files
+from agent_loop.controller.policy import (
+    LARGEST_FILE,
+    MAGIC,
+    OUR_PACKAGES,
+    SUFFIXES,
+    patch_files,
+    patch_of_files,
+)
 from harness.errors import DataError, UsageError
 
 MOST_HITS = 50
@@ -97,7 +104,7 @@ class Workbench:
         files = self.files()
         if not files:
             return None
-        patch = "".join(_added(path, text) for path, text in files.items())
+        patch = patch_of_files(files)
         try:
             same = dict(patch_files(patch)) == dict(files)
         except DataError as error:
@@ -140,9 +147,3 @@ def _check_path(path: str) -> None:
         raise UsageError(f"{path}: such a file may not be written; allowed: {', '.join(sorted(SUFFIXES))}")
     if parts[0].removesuffix(".py") in OUR_PACKAGES:
         raise UsageError(f"{path}: would stand in place of a package of the house")
-
-
-def _added(path: str, text: str) -> str:
-    lines = text.split("\n")[:-1] if text.endswith("\n") else text.split("\n")
-    body = "".join(f"+{line}\n" for line in lines)
-    return f"--- /dev/null\n+++ b/{path}\n@@ -0,0 +1,{len(lines)} @@\n{body}"

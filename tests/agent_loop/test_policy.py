@@ -6,7 +6,7 @@ import msgspec
 import pytest
 
 from agent_loop.controller.policy import check, patch_files
-from agent_loop.controller.stacking import changes, stacked, variants
+from agent_loop.controller.stacking import changes, stacked
 from agent_loop.records import Candidate, Hypothesis, Outcome, Verdict
 from agent_loop.toml import to_toml
 from harness.errors import DataError
@@ -148,13 +148,3 @@ def test_accepted_candidates_that_change_different_knobs_are_stacked() -> None:
     assert together.parents == (wide.id, form.id)
     assert stacked([wide, wider], STOCK) is None
     assert dict(changes(wide, STOCK)) == {"width": 4}
-
-
-def test_an_ablation_gives_back_one_knob_at_a_time() -> None:
-    found = variants(knob(width=4, form="b", extra=1), STOCK)
-    assert {name: one.params for name, one in found.items()} == {
-        "width": {"width": 2, "form": "b", "extra": 1},
-        "form": {"width": 4, "form": "a", "extra": 1},
-        "extra": {"width": 4, "form": "b"},
-    }
-    assert not variants(knob(width=4), STOCK)

@@ -7,13 +7,14 @@ environment variable goes into it.
 from __future__ import annotations
 
 import base64
+import functools
 import hashlib
 import importlib
 import os
 import platform
 import re
 import subprocess
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from importlib import metadata
 from pathlib import Path
 from typing import Any
@@ -278,8 +279,9 @@ def _version(name: str) -> str | None:
         return None
 
 
-def _all_packages() -> dict[str, Any]:
-    """How many distributions are installed, and a digest of all names and versions."""
+@functools.cache
+def _all_packages() -> Mapping[str, Any]:
+    """How many distributions are installed, and a digest of all names and versions: it reads every one."""
     names = {
         f"{re.sub(r'[-_.]+', '-', found.name).lower()}=={found.version}"
         for found in metadata.distributions()

@@ -9,8 +9,9 @@ does not answer for the engine.
 from __future__ import annotations
 
 import bisect
+import functools
 import secrets
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import msgspec
@@ -110,8 +111,8 @@ class ServerArm:
 class OpenAIServerSession:
     """See `harness.protocols.ServerSession`."""
 
-    def __init__(self, arms: Mapping[str, ServerArm], tokenizer: PromptTokenizer) -> None:
-        """Take servers that have been asked."""
+    def __init__(self, arms: Mapping[str, ServerArm], tokenizer: Callable[[], PromptTokenizer]) -> None:
+        """Take servers that have been asked; the tokenizer is asked for where one gives no ids."""
         self._arms = dict(arms)
         self._tokenizer = tokenizer
         self._turns = dict.fromkeys(arms, 0)
@@ -156,7 +157,7 @@ def open_session(deployment: Deployment, arms: Sequence[ArmSpec]) -> OpenAIServe
 
     Raises:
         UsageError: a parameter is wrong, a server does not answer, or the context is too long.
-        ModelError: the tokenizer cannot be loaded.
+        ModelError: the tokenizer, which a server that gives no ids needs, cannot be loaded.
     """
     model = resolve_model(deployment.target)
     defaults = sampling_defaults(model.path)
@@ -168,10 +169,13 @@ def open_session(deployment: Deployment, arms: Sequence[ArmSpec]) -> OpenAIServe
                 f"deployment `context_length` = {deployment.context_length}: the server of arm {name} "
                 f"takes {longest}"
             )
-    return OpenAIServerSession(opened, PromptTokenizer(model.path))
+    tokenizer = functools.cache(lambda: PromptTokenizer(model.path))
+    if not all(arm.capabilities.knows("return_token_ids") for arm in opened.values()):
+        tokenizer()  # it takes seconds: not between two measurements
+    return OpenAIServerSession(opened, tokenizer)
 
 
-def read_reply(reply: Reply, tokenizer: PromptTokenizer) -> Exchange:
+def read_reply(reply: Reply, tokenizer: Callable[[], PromptTokenizer]) -> Exchange:
     """Ids, counts and text of a reply; ids from the text where the server gave none.
 
     Tokens are counted by ids. Text is tokenised once, as a whole, and a token counts to the chunk in
@@ -185,8 +189,8 @@ def read_reply(reply: Reply, tokenizer: PromptTokenizer) -> Exchange:
     given = [chunk.token_ids for chunk in reply.chunks]
     retokenised = any(ids is None for ids in given)
     if retokenised:
-        found, starts = tokenizer.encode_with_starts(text)
-        ids = _with_end(found, reply, tokenizer.eos_token_id)
+        found, starts = tokenizer().encode_with_starts(text)
+        ids = _with_end(found, reply, tokenizer().eos_token_id)
         chunks, known, length = [], 0, 0
         for number, chunk in enumerate(reply.chunks, 1):
             length += len(chunk.text)

@@ -12,6 +12,7 @@ from agent_loop.cost_model import commands, probing
 from agent_loop.cost_model.ceiling import ceiling
 from agent_loop.executors.protocol import TrialFailed
 from agent_loop.toml import to_toml
+from agent_loop.watching import as_json
 from harness.cli import main
 from harness.errors import EXIT_OK, EXIT_USAGE, InvalidRun, UsageError
 from harness.oracle.stored import StoredRun
@@ -91,6 +92,24 @@ def test_stock_itself_is_never_left_out(tmp_path: Path) -> None:
         probing.run_probe(probing.probe_job(stock, 2, 24), host, tmp_path, lambda _: None)
 
 
+@pytest.mark.model
+def test_a_stored_run_is_told_with_the_peaks_of_an_earlier_answer(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    peaks, out = tmp_path / "peaks.json", tmp_path / "ceiling.json"
+    peaks.write_bytes(as_json(ceiling(run_of(STOCK, *FREE), "stock", MACHINE, MODEL)))
+    words = ["loop", "ceiling", str(HERE / "reports/2026-12-02-reproduce-cpu"), "--peaks", str(peaks)]
+    assert main([*words, "--out", str(out)]) == EXIT_OK
+    assert "at most" in capsys.readouterr().out
+    found = json.loads(out.read_text())
+    assert found["machine"] == json.loads(peaks.read_text())["machine"]
+    assert {"prefill", "acceptance", "weights"} <= {gap["component"] for gap in found["gaps"]}
+    assert sum(gap["share"] for gap in found["gaps"]) == pytest.approx(1.0)
+    assert main([*words[:-1], str(tmp_path / "none.json")]) == EXIT_USAGE
+    assert "--peaks" in capsys.readouterr().err
+
+
+@pytest.mark.slow  # six processes that load torch; each part of it is tried by itself
 def test_stock_of_a_deployment_is_measured_traced_and_told(
     tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -18,6 +18,7 @@ from tests.harness.load.model_server import VLLM, Manner, Target, serving
 from tests.harness.load.sglang_server import serving_sglang
 from tests.harness.tiny import write_llama
 
+pytestmark = pytest.mark.usefixtures("undrawn")
 TEXTS = ("tell me", "count", "say red", "why", "list", "what", "name", "spell", "add", "sing")
 SPECULATION = {
     "spec_decode_num_drafts": 5,
@@ -226,7 +227,9 @@ def test_sampled_output_that_keeps_seeds_is_compared_id_by_id(
     assert len(set(seeds.values())) == len(seeds)
 
 
-@pytest.mark.parametrize("factor", [0.4, 2.5], ids=["colder", "hotter"])
+@pytest.mark.parametrize(
+    "factor", [pytest.param(0.4, id="colder"), pytest.param(2.5, id="hotter", marks=pytest.mark.slow)]
+)
 def test_a_server_that_samples_at_another_temperature_is_violated(
     target: Target, prompts: Path, tmp_path: Path, factor: float
 ) -> None:

@@ -59,7 +59,7 @@ def stage(tmp_path_factory: pytest.TempPathFactory) -> Stage:
 
 
 @pytest.fixture(scope="module")
-def runs(stage: Stage) -> Mapping[str, Staged]:
+def runs(stage: Stage, undrawn: None) -> Mapping[str, Staged]:
     stops = list(stage.stops_in_blocks())
     samplings = {
         "greedy": f"stop_token_ids = {stops}",
@@ -139,7 +139,7 @@ def test_sampled_speculation_repeats_the_autoregressive_tokens(runs: Mapping[str
 
 
 @pytest.mark.parametrize("name", ALONE)
-def test_counts_that_cannot_be_make_the_run_invalid(stage: Stage, name: str) -> None:
+def test_counts_that_cannot_be_make_the_run_invalid(stage: Stage, undrawn: None, name: str) -> None:
     stops = list(stage.stops_in_blocks())
     arms = [arm("ar", "none", "ar"), *mutants((name,), "replay")]
     code, folder = stage.run(name, arms, f"stop_token_ids = {stops}")

@@ -13,13 +13,14 @@ import pytest
 
 ROOT = Path(__file__).resolve().parents[4]
 WEIGHTED = {"_add_norm", "_recur", "_solve"}  # read weights, which are always there, before they wait
-SHARED = {90: 227 << 10, 120: 99 << 10}  # bytes that a block of threads may have
+SHARED = 99 << 10  # bytes that a block of threads may have on the smallest of them; on Hopper 227 KiB
 PRODUCTS = {"_attend_chunk", "_attend_layer", "_attend_tree"}
 
 pytestmark = pytest.mark.skipif(importlib.util.find_spec("triton") is None, reason="no Triton here")
 
 
-@pytest.mark.parametrize("capability", [90, 120])
+# Hopper in every run; what the other may have of shared memory holds for both, and they are laid out alike.
+@pytest.mark.parametrize("capability", [90, pytest.param(120, marks=pytest.mark.slow)])
 def test_every_kernel_compiles(tmp_path: Path, capability: int) -> None:
     environment = {name: value for name, value in os.environ.items() if name != "TRITON_INTERPRET"}
     ran = subprocess.run(
@@ -36,7 +37,7 @@ def test_every_kernel_compiles(tmp_path: Path, capability: int) -> None:
     assert len(found) == 23
     for name, told in found.items():
         assert told["bytes"] > 1000
-        assert told["shared"] <= SHARED[capability], name
+        assert told["shared"] <= SHARED, name
         # one wait, in front of everything that is written; the follower may come at once
         assert told["waits"] == told["lets"] == 1, name
         assert 0 < told["first_wait"] < told["first_store"], name

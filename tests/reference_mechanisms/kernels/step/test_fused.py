@@ -18,6 +18,7 @@ if DEVICE.type == "cpu":
     os.environ["TRITON_INTERPRET"] = "1"  # read when Triton and the kernels are loaded
 pytest.importorskip("triton", reason="no Triton here")
 from reference_mechanisms.kernels.step import fused, fused_attention  # noqa: E402
+from tests.exhaustive import slow_but  # noqa: E402
 
 pytestmark = [pytest.mark.gpu] if DEVICE.type == "cuda" else []
 # The interpreter knows no bfloat16, and is slow: there only a test or two of each kernel run in both.
@@ -26,6 +27,7 @@ TYPES = BOTH if DEVICE.type == "cuda" else BOTH[:1]
 TOLERANCE = {torch.float32: 2e-6, torch.float16: 2e-3, torch.bfloat16: 2e-2}
 HEADS, KV, DIM, ROWS = 6, 2, 32, 5
 POSITIONS = (7, 8, 9, 150, 199)
+LONG = 64 * 40 if DEVICE.type == "cuda" else 64 * 5
 
 
 def normal(*shape: int, seed: int = 0) -> Tensor:
@@ -44,13 +46,13 @@ def close(found: Tensor, expected: Tensor) -> None:
 
 
 @pytest.mark.parametrize("dtype", BOTH, ids=str)
-@pytest.mark.parametrize("capacity", [200, 64 * 40], ids=["one batch of chunks", "several"])
+@pytest.mark.parametrize("capacity", [120, LONG], ids=["one batch of chunks", "several"])
 def test_attention(dtype: torch.dtype, capacity: int) -> None:
     queries = normal(ROWS, HEADS, DIM).to(DEVICE, dtype)
     place = normal(2 * KV, capacity, DIM, seed=1).to(DEVICE, dtype)
     seen = twin.Seen(
         torch.tensor([0, 0, 3, 60, 70], device=DEVICE),
-        torch.tensor([1, 64, 65, 130, capacity], device=DEVICE),
+        torch.tensor([1, 64, 65, 118, capacity], device=DEVICE),
     )
     close(
         fused_attention.attend(queries, place, seen),
@@ -104,8 +106,13 @@ def stand_at(first: int, rows: int, cache: Tensor) -> twin.Stand:
 LAYERS = [(dtype, norms, first) for dtype in BOTH for norms in (False, True) for first in (0, 61, 64, 193)]
 
 
+SOME_LAYERS = [*LAYERS[:6], LAYERS[-1]]
+
+
 @pytest.mark.parametrize(
-    ("dtype", "norms", "first"), LAYERS if DEVICE.type == "cuda" else [*LAYERS[:6], LAYERS[-1]], ids=str
+    ("dtype", "norms", "first"),
+    LAYERS if DEVICE.type == "cuda" else slow_but([LAYERS[0], LAYERS[5], LAYERS[-1]], SOME_LAYERS),
+    ids=str,
 )
 def test_attention_of_a_layer(dtype: torch.dtype, norms: bool, first: int) -> None:
     start = normal(2 * KV, 200, DIM, seed=1).to(DEVICE, dtype)

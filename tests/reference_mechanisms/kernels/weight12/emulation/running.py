@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import atexit
 import ctypes
 import functools
 import shutil
@@ -20,6 +21,7 @@ HERE = Path(__file__).parent
 COMPILER = shutil.which("g++")
 SHARED = "extern __shared__ __align__(128) u8 smem[];"
 CLUSTERS = 3  # at once, fewer than most matrices have passes
+COMMAND = (str(COMPILER), "-std=c++20", "-O1", "-fPIC", "-w")
 
 
 class EmulationError(RuntimeError):
@@ -62,13 +64,21 @@ def _library(variant: Variant) -> ctypes.CDLL:
     text = text.replace(SHARED, "u8* const smem = machine::shared();")
     folder = Path(tempfile.mkdtemp(prefix="weight12-"))
     program = folder / "kernel.cpp"
-    program.write_text(
-        "\n".join(((HERE / "machine.hpp").read_text(), text, (HERE / "launch.hpp").read_text()))
-    )
+    program.write_text("\n".join(('#include "machine.hpp"', text, (HERE / "launch.hpp").read_text())))
     defined = [f"-D{name}={value}" for name, value in compiling.macros(variant)]
     library = folder / "kernel.so"
-    command = [str(COMPILER), "-std=c++20", "-O1", "-shared", "-fPIC", "-w", *defined, str(program)]
-    subprocess.run([*command, "-o", str(library)], check=True)
+    options = ["-shared", f"-I{_machine()}", *defined]
+    subprocess.run([*COMMAND, *options, str(program), "-o", str(library)], check=True)
     found = ctypes.CDLL(str(library))
     shutil.rmtree(folder)
     return found
+
+
+@functools.cache
+def _machine() -> Path:
+    """A folder with `machine.hpp`, compiled: reading it takes longer than a kernel."""
+    folder = Path(tempfile.mkdtemp(prefix="weight12-"))
+    atexit.register(shutil.rmtree, folder)
+    header = shutil.copy(HERE / "machine.hpp", folder)
+    subprocess.run([*COMMAND, "-x", "c++-header", header, "-o", f"{header}.gch"], check=True)
+    return folder

@@ -1,0 +1,20 @@
+"""Parameters of a test that tries many: a few in every run, the others with the slow tests."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterable
+from typing import Any
+
+import pytest
+
+
+def slow_but(kept: Collection[Any], values: Iterable[Any]) -> list[Any]:
+    """The values as parameters; those that are not among the kept ones run in `nox -s tests-slow`."""
+    found = list(values)
+    missing = [one for one in kept if one not in found]
+    assert not missing, f"{missing} are no parameters"
+    return [one if one in kept else pytest.param(*as_tuple(one), marks=pytest.mark.slow) for one in found]
+
+
+def as_tuple(value: Any) -> tuple[Any, ...]:
+    return value if type(value) is tuple else (value,)

@@ -13,8 +13,10 @@ from reference_mechanisms.engine.graphs import Graphs, Program
 from reference_mechanisms.engine.prompt_step import PIECE
 from reference_mechanisms.engine.rows import Rows
 from reference_mechanisms.engine.slot_prompt import SlotPrompt
+from reference_mechanisms.engine.slot_rows import Slots
 from reference_mechanisms.engine.slot_step import Shape, Sitting, SlotBuffers, SlotStep
-from reference_mechanisms.engine.slots import open_slots
+from reference_mechanisms.engine.slot_tree import DenseTreeSlots, SlotTreeStep, depth_of
+from reference_mechanisms.engine.slots import open_slots, open_tree_slots
 from reference_mechanisms.engine.target import Target
 from reference_mechanisms.errors import TargetError
 
@@ -32,6 +34,7 @@ class BucketRunner:
         most: int,
         shapes: Sequence[Shape],
         graphs: Graphs,
+        levels: int = 0,
     ) -> None:
         """Allocate the cache.
 
@@ -42,14 +45,20 @@ class BucketRunner:
             most: rows of a request in a step.
             shapes: of steps; the largest holds every slot with its longest draft.
             graphs: record the steps.
+            levels: of the deepest tree; 0: drafts are chains.
 
         Raises:
             TargetError: the target is not one for fixed shapes, or the cache does not fit the device.
         """
         self.target, self.most, self.shapes = target, most, by_size(shapes)
         self.slots, self.graphs = slots, graphs
-        rows = self.shapes[-1].rows
-        self.model = open_slots(target, slots, capacity + most, rows=rows, most=most, graphs=graphs)
+        rows, positions = self.shapes[-1].rows, capacity + most
+        self._trees: DenseTreeSlots | None = None
+        self.model: Slots
+        if levels:
+            self.model = self._trees = open_tree_slots(target, slots, positions, levels=levels, graphs=graphs)
+        else:
+            self.model = open_slots(target, slots, positions, rows=rows, most=most, graphs=graphs)
         self.cache, self.device = self.model.cache, target.device
         how = "CUDA graphs" if graphs.records else "no graphs"
         self.about = (
@@ -73,10 +82,14 @@ class BucketRunner:
         self._prompt = SlotPrompt(self.model, taps, self.graphs)
         self._programs = {}
         for done, shape in enumerate(reversed(self.shapes), 1):  # the largest first: it sizes the pool
-            step = SlotStep(self._buffers, shape, drafts=0)
-            self._programs[shape] = self.graphs.program(_without_result(step))
+            self._programs[shape] = self.graphs.program(self._step(shape))
             if heard is not None:
                 heard(done, len(self.shapes))
+
+    def _step(self, shape: Shape) -> Program:
+        if self._trees is not None:
+            return SlotTreeStep(self._buffers, self._trees, shape)
+        return _without_result(SlotStep(self._buffers, shape, drafts=0))
 
     def bucket(self, requests: int, rows: int) -> Shape:
         """See `smallest`."""
@@ -86,14 +99,13 @@ class BucketRunner:
         """See `Runner`.
 
         Raises:
-            ValueError: rows are a tree.
+            ValueError: rows are a tree, and steps verify chains; or it is deeper than they take.
         """
         return self.run_in(self.bucket(len(rows.segments), len(rows.token_ids)), rows, taps)
 
     def run_in(self, shape: Shape, rows: Rows, taps: Sequence[int]) -> Ran:
         """As `run`, in a shape of `shapes` that holds the rows."""
-        if rows.parents is not None:
-            raise ValueError("steps of fixed shape verify chains; decode trees without buckets")
+        parents = self._parents(rows)
         self.record(taps)
         self.model.settle()
         buffers, segments, count = self._buffers, rows.segments, len(rows.token_ids)
@@ -103,11 +115,27 @@ class BucketRunner:
             states.append(buffers.state_of(ids, start, length - 1, 0))
             self.model.ran(slot, first)
             first += length
-        buffers.load([one.slot for one in segments], states)
+        buffers.load([one.slot for one in segments], states, parents)
         buffers.sit([Sitting(one.slot, one.rows - 1, hosted=True) for one in segments], shape.seats)
         self._programs[shape]()
         finite, tapped = buffers.finite[:count] > 0, buffers.tapped[:count].clone()
         return Ran(buffers.logits[:count], buffers.choices[:count], finite, tapped)
+
+    def _parents(self, rows: Rows) -> list[Sequence[int]] | None:
+        """Of the rows of each segment, where steps verify trees."""
+        if self._trees is None:
+            if rows.parents is not None:
+                raise ValueError("these steps of fixed shape verify chains; make them for trees")
+            return None
+        found: list[Sequence[int]] = []
+        first = 0
+        for _, _, count in rows.segments:
+            chain = range(-1, count - 1)
+            found.append(chain if rows.parents is None else rows.parents[first : first + count])
+            if depth_of(found[-1]) > self._trees.levels:
+                raise ValueError(f"a tree of {depth_of(found[-1])} levels in steps of {self._trees.levels}")
+            first += count
+        return found
 
     def prefill(self, rows: Rows, taps: Sequence[int]) -> tuple[Tensor, Tensor]:
         """See `Runner`."""

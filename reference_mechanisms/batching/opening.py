@@ -27,9 +27,9 @@ from reference_mechanisms.drafters.trained import Drafting
 from reference_mechanisms.engine.decode import Decoder
 from reference_mechanisms.engine.graphs import Graphs
 from reference_mechanisms.engine.slot_lane import LaneSizes, SlotLane
-from reference_mechanisms.engine.slots import open_slots
+from reference_mechanisms.engine.slots import open_slots, tree_target
 from reference_mechanisms.engine.target import Target
-from reference_mechanisms.errors import RequestError
+from reference_mechanisms.errors import RequestError, TargetError
 from reference_mechanisms.request import Event, Request
 
 
@@ -38,18 +38,25 @@ def ration_of(arm: ArmSettings, bound: Bound | None) -> Ration | None:
     return Ration() if arm.rationed(bound) else None
 
 
-def hold_buckets(arms: Mapping[str, ArmSettings]) -> None:
-    """Hold that steps of arms with `batch_buckets` can run recurrent layers as their arm wants them.
+def hold_buckets(arms: Mapping[str, ArmSettings], target: Target) -> None:
+    """Hold that steps of arms with `batch_buckets` can run the target as their arm wants it.
 
     Raises:
         ParameterError: naming the arm.
     """
     for name, arm in arms.items():
-        if arm.dense_trees and arm.batching is not None and arm.batching.buckets:
+        if arm.batching is None or not arm.batching.buckets:
+            continue
+        if arm.dense_trees:
             raise ParameterError(
                 f"arms[{name}].params: `batch_buckets` runs recurrent layers row after row; leave it or "
                 f"`delta_form` = 'wy' out"
             )
+        if arm.tree is not None:
+            try:
+                tree_target(target)
+            except TargetError as error:
+                raise ParameterError(f"arms[{name}].params: {error}") from None
 
 
 class Runners:
@@ -73,6 +80,7 @@ class Runners:
         most: int,
         costs: StepCosts | None,
         taps: Sequence[int],
+        levels: int = 0,
     ) -> BucketRunner:
         """The runner of these sizes; recorded when it is first asked for.
 
@@ -83,14 +91,15 @@ class Runners:
             most: rows of a request in a step.
             costs: whose shapes are recorded; None: those worth having without.
             taps: layers that the drafter reads.
+            levels: of the deepest tree; 0: drafts are chains.
 
         Raises:
             TargetError: steps of fixed shape cannot run the target, or do not fit the device.
         """
         shapes = shapes_for(slots, most - 1, costs)
-        key = (id(target), slots, capacity, most, tuple(sorted(shapes)), tuple(taps))
+        key = (id(target), slots, capacity, most, tuple(sorted(shapes)), tuple(taps), levels)
         if key not in self._made:
-            made = BucketRunner(target, slots, capacity, most, shapes, Graphs(target.device))
+            made = BucketRunner(target, slots, capacity, most, shapes, Graphs(target.device), levels)
             made.record(taps)
             self._made[key] = made
         return self._made[key]
@@ -193,7 +202,7 @@ def open_batcher(
     runner: Runner
     if settings.buckets:
         taps = drafter.taps if isinstance(drafter, ContextDrafter) else ()
-        runner = recorded.of(target, *sizes, costs, taps)
+        runner = recorded.of(target, *sizes, costs, taps, 0 if arm.tree is None else arm.drafts)
     else:
         runner = PackedRunner(target, settings.slots, turns.capacity + most + 1)
     return Batcher(runner, turns, drafts, settings, costs, close)

@@ -106,8 +106,6 @@ def refuse_combinations(settings: BatchSettings, *, tree: bool, hosted: bool) ->
         raise BatchingError("`batch_tree_budget` shares the nodes of a `tree`; give its number of nodes")
     if settings.budget and tree:
         raise BatchingError("`batch_budget` shares chains; for a `tree` give `batch_tree_budget`")
-    if settings.buckets and tree:
-        raise BatchingError("`batch_buckets` verifies chains; leave out `tree` or `batch_buckets`")
     if tree and not settings.ragged:
         raise BatchingError("`batch_ragged` = false cuts chains; it does not go with `tree`")
     if hosted and (settings.budget or settings.tree_budget):

@@ -96,7 +96,8 @@ class DenseSlots:
         needed = numbers * target.dtype.itemsize
         hold_fit(needed, target.device, f"keys and values of {slots} requests")
         self.target: LlamaTarget = target
-        self.cache: KVCache = target.new_cache(slots + 1, positions)
+        self.kv: KVCache = target.new_cache(slots + 1, positions)
+        self.cache: Cache = self.kv
         self.kernels = slot_kernels_for(target.device, target.dtype, config.head_dim)
 
     def rows(self, rows: int, most: int, taps: Sequence[int]) -> DenseSlotRows:
@@ -116,7 +117,7 @@ class DenseSlotRows:
     def __init__(self, slots: DenseSlots, *, rows: int, most: int, taps: Sequence[int]) -> None:
         """Allocate the constants; arguments as of `Slots.rows`."""
         self._target, self._taps, self._kernels = slots.target, tuple(taps), slots.kernels
-        self._layout = SlotLayout(slots.cache, rows, most, slots.target.config.norm_eps)
+        self._layout = SlotLayout(slots.kv, rows, most, slots.target.config.norm_eps)
         self._rotations = slots.target.rotations  # kept: a larger cache gives the target another table
 
     def pack(self, slots: Tensor, starts: Tensor, counts: Tensor) -> Packed:

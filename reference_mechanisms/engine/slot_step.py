@@ -17,8 +17,10 @@ from torch import Tensor
 from reference_mechanisms.engine.slot_rows import Slots
 from reference_mechanisms.engine.staging import on_device, send
 from reference_mechanisms.engine.static_step import Report
+from reference_mechanisms.engine.target import Forward
 from reference_mechanisms.kernels.slots.packing import Packed
 from reference_mechanisms.kernels.slots.settling import settle, turns_of
+from reference_mechanisms.verification.tree import ANCHOR
 
 EMPTY = -1  # drafts of a seat without a request
 
@@ -59,6 +61,7 @@ class SlotBuffers:
             return torch.zeros(shape, dtype=torch.int64, device=device)
 
         self.state = numbers(slots + 1, most + 3)  # tokens, position of the anchor, drafted, limit
+        self.parents = numbers(slots + 1, most)  # row in front of each row, where steps verify trees
         self.sittings = numbers(3, slots)  # slot, most drafts, and whether it is hosted, of each seat
         self.sittings[0].fill_(slots)
         self.sittings[1].fill_(EMPTY)
@@ -71,12 +74,27 @@ class SlotBuffers:
         self.tapped = torch.zeros((rows, len(taps) * config.hidden_size), dtype=target.dtype, device=device)
 
     @torch.inference_mode()
-    def load(self, slots: Sequence[int], states: Sequence[Sequence[int]]) -> None:
-        """Set the states of some slots: tokens, position of the anchor, drafted, limit."""
-        if slots:
-            device = self.state.device
-            where, told = (on_device(one, device) for one in (slots, states))
-            self.state.index_copy_(0, where, told)
+    def load(
+        self,
+        slots: Sequence[int],
+        states: Sequence[Sequence[int]],
+        parents: Sequence[Sequence[int]] | None = None,
+    ) -> None:
+        """Set the states of some slots.
+
+        Args:
+            slots: of the cache.
+            states: of each: tokens, position of the anchor, drafted, limit.
+            parents: of each: those of its rows; None: steps verify chains.
+        """
+        if not slots:
+            return
+        device = self.state.device
+        where = on_device(slots, device)
+        self.state.index_copy_(0, where, on_device(states, device))
+        if parents is not None:
+            padded = [[*one, *[ANCHOR] * (self.most - len(one))] for one in parents]
+            self.parents.index_copy_(0, where, on_device(padded, device))
 
     def state_of(self, token_ids: Sequence[int], start: int, drafted: int, limit: int) -> list[int]:
         """A state to load; arguments as of `static_step.VerifyStep.load`."""
@@ -90,6 +108,19 @@ class SlotBuffers:
         drafts = [*(one.drafts for one in sittings), *[EMPTY] * empty]
         hosted = [*(int(one.hosted) for one in sittings), *[0] * empty]
         send(self.sittings[:, :seats], [slots, drafts, hosted])
+
+    def take(self, forward: Forward) -> tuple[Tensor, Tensor]:
+        """Keep what a step computed; the choice of each row, and whether its largest logit is a number."""
+        rows = len(forward.hidden)
+        logits = self.model.target.logits(forward.hidden)
+        choices = self.model.kernels.best(logits)
+        finite = logits.gather(-1, choices[:, None]).isfinite().squeeze(-1).to(torch.int64)
+        self.logits[:rows].copy_(logits)
+        if forward.taps:
+            self.tapped[:rows].copy_(torch.cat(forward.taps, dim=-1))
+        self.choices[:rows].copy_(choices)
+        self.finite[:rows].copy_(finite)
+        return choices, finite
 
     def read(self, numbers: Sequence[int]) -> Report:
         """The host's view of one row of `report`."""
@@ -115,23 +146,16 @@ class SlotStep:
     @torch.inference_mode()
     def __call__(self) -> Packed:
         """Run all rows, accept greedily, move on; where the rows stood."""
-        buffers, (seats, rows) = self._buffers, self._shape
+        buffers, seats = self._buffers, self._shape.seats
         slots, most, hosted = buffers.sittings[:, :seats]
         turns = turns_of(buffers.state[slots])
         turns = turns._replace(drafted=torch.minimum(turns.drafted, most).clamp_min(0))
         packed = self._forward.pack(slots, turns.start, torch.where(most >= 0, turns.drafted + 1, 0))
         ids = turns.ids[packed.seats.clamp(max=seats - 1), packed.inside]
         forward = self._forward(ids, packed)
-        logits = buffers.model.target.logits(forward.hidden)
-        choices = buffers.model.kernels.best(logits)
-        finite = logits.gather(-1, choices[:, None]).isfinite().squeeze(-1).to(torch.int64)
+        choices, finite = buffers.take(forward)
         settled = settle(turns, packed, choices, finite, self._drafts)
         self._forward.keep(packed, torch.where((packed.counts > 0) & (hosted == 0), settled.accepted + 1, 0))
-        buffers.logits[:rows].copy_(logits)
-        if forward.taps:
-            buffers.tapped[:rows].copy_(torch.cat(forward.taps, dim=-1))
-        buffers.choices[:rows].copy_(choices)
-        buffers.finite[:rows].copy_(finite)
         buffers.report[:seats].copy_(settled.report)
         buffers.accepted[:seats].copy_(settled.accepted)
         buffers.state.index_copy_(0, slots, settled.state)

@@ -12,12 +12,14 @@ from torch import Tensor
 from reference_mechanisms.kernels.slots import twin
 from reference_mechanisms.kernels.slots.delta import TORCH_SLOT_DELTA, SlotDeltaKernels
 from reference_mechanisms.kernels.slots.packing import SlotStand
+from reference_mechanisms.kernels.slots.trees import TORCH_SLOT_TREES, SlotTreeKernels
 from reference_mechanisms.kernels.step.choice import TORCH, kernels_for
 from reference_mechanisms.kernels.step.delta import TORCH_DELTA
 from reference_mechanisms.kernels.step.tree_choice import delta_kernels_for
 from reference_mechanisms.targets.layer_ops import LayerOps
 
 FUSED = "reference_mechanisms.kernels.slots.fused"
+TREES = "reference_mechanisms.kernels.slots.fused_trees"
 DELTA = "reference_mechanisms.kernels.slots.fused_delta"
 
 
@@ -43,6 +45,14 @@ def slot_kernels_for(device: torch.device, dtype: torch.dtype, head_dim: int) ->
         return found
 
     return SlotKernels(single.name, fused.SlotOps, attend, fused.keep, single.best)
+
+
+def slot_tree_kernels_for(device: torch.device, dtype: torch.dtype, head_dim: int) -> SlotTreeKernels:
+    """Of trees: of the same kind as those of chains."""
+    if kernels_for(device, dtype, head_dim) is TORCH:
+        return TORCH_SLOT_TREES
+    fused: SlotTreeKernels = importlib.import_module(TREES).SLOT_TREES
+    return fused
 
 
 def slot_delta_kernels_for(device: torch.device, dtype: torch.dtype) -> SlotDeltaKernels:

@@ -31,7 +31,7 @@ CELLS = 64  # rows of a tile, query heads that share a key head among them
 
 @triton.jit
 def _place_rows(
-    rows, row_stride, layer_heads, gains, table, slots, positions, place, place_stride, capacity, eps,
+    rows, row_stride, layer_heads, gains, table, slots, positions, cells, place, place_stride, capacity, eps,
     HEADS: tl.constexpr, KV: tl.constexpr, HALF: tl.constexpr, NORMS: tl.constexpr, PDL: tl.constexpr,
 ):  # fmt: skip
     precede(PDL)
@@ -50,10 +50,46 @@ def _place_rows(
         tl.store(at + low, first)
         tl.store(at + high, second)
     else:
-        cell = (slot * 2 * KV + head - HEADS) * capacity + position
+        cell = (slot * 2 * KV + head - HEADS) * capacity + tl.load(cells + row)
         to = place + layer * place_stride + cell * 2 * HALF
         tl.store(to + low, first)
         tl.store(to + high, second)
+
+
+@triton.jit
+def over_blocks(
+    query, base, behind, begin, end, least, last, low, high, fresh, ancestors, scale,
+    LEVELS: tl.constexpr, CELLS: tl.constexpr, DIM: tl.constexpr, SPAN: tl.constexpr,
+):  # fmt: skip
+    """Attention of a tile's rows over the positions of a split, block by block: best, total, found.
+
+    With `LEVELS` the tile is of one row of a tree: from position `fresh` on its ancestors' cells are read.
+    """
+    dims = tl.arange(0, DIM)
+    best = tl.full([CELLS], -1e30, tl.float32)
+    total = tl.zeros([CELLS], tl.float32)
+    found = tl.zeros([CELLS, DIM], tl.float32)
+    for start in range(begin, end, SPAN):
+        columns = start + tl.arange(0, SPAN)
+        read = (columns >= least) & (columns < last)
+        at = columns.to(tl.int64)
+        if LEVELS > 0:
+            new = read & (columns >= fresh)
+            at = tl.where(new, fresh + tl.load(ancestors + columns - fresh, mask=new, other=0), at)
+        cells = at[:, None] * DIM + dims[None]
+        key = tl.load(base + cells, mask=read[:, None], other=0.0)
+        value = tl.load(base + behind + cells, mask=read[:, None], other=0.0)
+        inside = (columns[None] >= low[:, None]) & (columns[None] < high[:, None])
+        scores = tl.dot(query, tl.trans(key), input_precision="ieee") * scale
+        scores = tl.where(inside, scores, -1e30)
+        higher = tl.maximum(best, tl.max(scores, 1))
+        shares = tl.where(inside, tl.exp(scores - higher[:, None]), 0.0)
+        shrink = tl.exp(best - higher)
+        total = total * shrink + tl.sum(shares, 1)
+        more = tl.dot(shares.to(value.dtype), value, input_precision="ieee")
+        found = found * shrink[:, None] + more
+        best = higher
+    return best, total, found
 
 
 @triton.jit
@@ -86,25 +122,9 @@ def _attend_slots(
         )  # fmt: skip
         base = place + (slot * 2 * kv_heads + head) * capacity * DIM
         behind = kv_heads * capacity.to(tl.int64) * DIM
-        best = tl.full([CELLS], -1e30, tl.float32)
-        total = tl.zeros([CELLS], tl.float32)
-        found = tl.zeros([CELLS, DIM], tl.float32)
-        for start in range(begin, end, SPAN):
-            columns = start + tl.arange(0, SPAN)
-            read = (columns >= least) & (columns < last)
-            cells = columns[:, None].to(tl.int64) * DIM + dims[None]
-            key = tl.load(base + cells, mask=read[:, None], other=0.0)
-            value = tl.load(base + behind + cells, mask=read[:, None], other=0.0)
-            inside = (columns[None] >= low[:, None]) & (columns[None] < high[:, None])
-            scores = tl.dot(query, tl.trans(key), input_precision="ieee") * scale
-            scores = tl.where(inside, scores, -1e30)
-            higher = tl.maximum(best, tl.max(scores, 1))
-            shares = tl.where(inside, tl.exp(scores - higher[:, None]), 0.0)
-            shrink = tl.exp(best - higher)
-            total = total * shrink + tl.sum(shares, 1)
-            more = tl.dot(shares.to(value.dtype), value, input_precision="ieee")
-            found = found * shrink[:, None] + more
-            best = higher
+        best, total, found = over_blocks(
+            query, base, behind, begin, end, least, last, low, high, 0, counts, scale, 0, CELLS, DIM, SPAN
+        )
         at = ((row * kv_heads + head) * GROUPED + cell % GROUPED) * splits + split
         tl.store(parts + at[:, None] * (DIM + 2) + dims[None], found, mask=own[:, None])
         tl.store(parts + at * (DIM + 2) + DIM, best, mask=own)
@@ -154,16 +174,28 @@ class SlotOps(FusedOps):
         """As in `LayerOps`."""
         stand = self._slots
         place = stand.places[layer]
-        kv_heads, capacity = place.shape[1] // 2, place.shape[2]
-        rows, all_heads, dim = qkv.shape
-        heads, packed = all_heads - 2 * kv_heads, stand.packed
-        _place_rows[(rows, all_heads, 1)](
-            qkv, qkv.stride(0), all_heads, qkv if qk_norm is None else qk_norm, stand.rotations,
-            packed.row_slots, packed.positions, place, 0, capacity, stand.eps,
-            HEADS=heads, KV=kv_heads, HALF=dim // 2, NORMS=qk_norm is not None, num_warps=1,
-            **how(qkv.device),
-        )  # fmt: skip
-        return attend(qkv[:, :heads], place, stand)
+        place_rows(qkv, qk_norm, stand, stand.packed.positions, place)
+        return attend(qkv[:, : qkv.shape[1] - place.shape[1]], place, stand)
+
+
+def place_rows(qkv: Tensor, qk_norm: Tensor | None, stand: SlotStand, cells: Tensor, place: Tensor) -> None:
+    """Norm and rotate queries and keys, and put keys and values into a layer's cache.
+
+    Args:
+        qkv: [rows, heads + 2 x kv_heads, head_dim]; queries are overwritten.
+        qk_norm: weights of the norm per head, if there is one.
+        stand: of the rows.
+        cells: where each lies in its slot, [rows].
+        place: of the layer.
+    """
+    rows, all_heads, dim = qkv.shape
+    kv_heads, packed = place.shape[1] // 2, stand.packed
+    _place_rows[(rows, all_heads, 1)](
+        qkv, qkv.stride(0), all_heads, qkv if qk_norm is None else qk_norm, stand.rotations,
+        packed.row_slots, packed.positions, cells, place, 0, place.shape[2], stand.eps,
+        HEADS=all_heads - 2 * kv_heads, KV=kv_heads, HALF=dim // 2, NORMS=qk_norm is not None, num_warps=1,
+        **how(qkv.device),
+    )  # fmt: skip
 
 
 def attend(queries: Tensor, place: Tensor, stand: SlotStand) -> Tensor:
@@ -171,13 +203,23 @@ def attend(queries: Tensor, place: Tensor, stand: SlotStand) -> Tensor:
 
     What no row of a tile sees is not read; padding gives zeros.
     """
+    return join_splits(attend_splits(queries, place, stand), stand, queries)
+
+
+def tile_of(grouped: int) -> int:
+    """Rows of a tile, for so many query heads of a key head."""
+    return max(CELLS, int(triton.next_power_of_2(grouped)))
+
+
+def attend_splits(queries: Tensor, place: Tensor, stand: SlotStand) -> Tensor:
+    """Attention over each split by itself, [rows, heads, splits, head_dim + 2]; arguments as of `attend`."""
     rows, heads, dim = queries.shape
     kv_heads, capacity = place.shape[1] // 2, place.shape[2]
     packed, seen, seats = stand.packed, stand.seen, len(stand.packed.slots)
     if queries.stride()[1:] != (dim, 1):
         queries = queries.contiguous()
     splits, grouped = -(-capacity // SPLIT), heads // kv_heads
-    cells = max(CELLS, triton.next_power_of_2(grouped))
+    cells = tile_of(grouped)
     together = cells // grouped
     tiles = -(-stand.most // together)
     parts = torch.empty((rows, heads, splits, dim + 2), dtype=torch.float32, device=queries.device)
@@ -187,9 +229,16 @@ def attend(queries: Tensor, place: Tensor, stand: SlotStand) -> Tensor:
         GROUPED=grouped, TOGETHER=together, TILES=tiles, DIM=dim, CELLS=cells, SPAN=SPAN, SPLIT=SPLIT,
         **how(queries.device),
     )  # fmt: skip
+    return parts
+
+
+def join_splits(parts: Tensor, stand: SlotStand, queries: Tensor) -> Tensor:
+    """Splits of each row in order, [rows, heads x head_dim] in the type of the queries."""
+    rows, heads, splits, wide = parts.shape
+    dim, packed, seen = wide - 2, stand.packed, stand.seen
     out = torch.empty((rows, heads * dim), dtype=queries.dtype, device=queries.device)
     _join_splits[(rows, heads)](
-        parts, packed.seats, seen.low, seen.high, out, seats, SPLITS=splits, DIM=dim, SPLIT=SPLIT,
+        parts, packed.seats, seen.low, seen.high, out, len(packed.slots), SPLITS=splits, DIM=dim, SPLIT=SPLIT,
         num_warps=2, **how(queries.device),
     )  # fmt: skip
     return out
@@ -205,6 +254,6 @@ def keep(rows: Tensor, norms: Tensor | None, stand: SlotStand) -> None:
     packed = stand.packed
     _place_rows[(count, heads, layers)](
         rows, rows.stride(0), heads, rows if norms is None else norms, stand.rotations, packed.row_slots,
-        packed.positions, first, max(steps, default=0), first.shape[2], stand.eps,
+        packed.positions, packed.positions, first, max(steps, default=0), first.shape[2], stand.eps,
         HEADS=0, KV=heads // 2, HALF=dim // 2, NORMS=norms is not None, num_warps=1, **how(rows.device),
     )  # fmt: skip

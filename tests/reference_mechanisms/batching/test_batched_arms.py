@@ -42,11 +42,12 @@ def session(deployment: Deployment, tmp_path_factory: pytest.TempPathFactory) ->
             arm("buckets", **dspark, **costs, batch_budget=True, batch_adaptive=True, batch_buckets=True),
             arm("driven", drafter="dflash", checkpoint=folder_of("dflash", folder), batch_buckets=True),
             arm("trees", **dspark, **costs, tree=8, batch_tree_budget=True),
+            arm("recorded trees", **dspark, **costs, tree=8, batch_tree_budget=True, batch_buckets=True),
         ],
     )
 
 
-@pytest.mark.parametrize("name", ["slots", "shared", "buckets", "driven", "trees"])
+@pytest.mark.parametrize("name", ["slots", "shared", "buckets", "driven", "trees", "recorded trees"])
 def test_an_arm_that_batches_emits_the_same_ids_from_the_same_logits(
     session: ReferenceSession, name: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -127,10 +128,6 @@ def test_what_cannot_be_done_is_refused_by_name(
     wy = arm("wy", drafter="none", batch_buckets=True, delta_form="wy")
     with pytest.raises(UsageError, match=r"arms\[wy\].*`batch_buckets` runs recurrent layers row after row"):
         open_session(deployment_of(hybrid_folder), [wy])
-    folder = folder_of("dspark", tmp_path)
-    trees = arm("trees", drafter="dspark", checkpoint=folder, tree=4, batch_buckets=True)
-    with pytest.raises(UsageError, match="`batch_buckets` verifies chains"):
-        open_session(deployment, [trees])
 
 
 @pytest.mark.parametrize(

@@ -46,6 +46,7 @@ from tests.reference_mechanisms.batching.slot_cases import (
 )
 from tests.reference_mechanisms.engine.test_static_steps import WIDTH
 from tests.reference_mechanisms.engine.test_trained_drafters import NETWORKS
+from tests.reference_mechanisms.engine.tree_drafters import RandomTrees
 from tests.reference_mechanisms.targets.hybrids import write_hybrid
 from tests.reference_mechanisms.targets.models import VOCAB, write_model
 
@@ -173,6 +174,21 @@ def test_nor_does_a_drafter_with_weights(on_gpu: Target, alone: ANSWERS, name: s
     lane = lane_of(on_gpu, slot_program(bound, 4, SLOTS, CAPACITY + DRAFTS), bound.taps)
     found = run(DrivenBatcher(lane, turns(), SETTINGS), PLAIN, 4)
     assert hold_same(PLAIN, found, plain(alone)) == len(PLAIN)
+
+
+def test_trees_change_nothing(on_gpu: Target, alone: ANSWERS) -> None:
+    """The rows of a tree beside the chains of `alone`: other kernels, the same bits."""
+    if not isinstance(on_gpu, LlamaTarget):
+        pytest.skip("trees in recorded batches are for targets with attention layers only")
+    known = {one.prompt: tokens(alone[one.name]) for one in MIXED}
+    for records in (True, False):
+        made = BucketRunner(
+            on_gpu, SLOTS, CAPACITY, MOST, ONE_SHAPE, Graphs(CUDA, records=records), levels=DRAFTS
+        )
+        drafts = Drafts(RandomTrees(known, VOCAB, 3, DRAFTS), DRAFTS, tree=True)
+        found = run(Batcher(made, turns(), drafts, SETTINGS), MIXED, seed=6)
+        assert hold_same(MIXED, found, alone) == len(MIXED)
+        assert len({event.accepted for events in found.values() for event in events}) > 3
 
 
 def test_shapes_change_nothing_where_products_round_rows_alike(on_gpu: Target, alone: ANSWERS) -> None:

@@ -46,6 +46,7 @@ CASES = {
     "budget of habits": Case("ngram", "k=4 batch_budget=true batch_adaptive=true", Batcher, costs=True),
     "budget of confidences": Case("dspark", "batch_budget=true batch_cohorts=true", Batcher, costs=True),
     "trees": Case("dspark", "tree=8 batch_tree_budget=true", Batcher, costs=True),
+    "trees, buckets": Case("dspark", "tree=8 batch_tree_budget=true batch_buckets=true", Batcher, costs=True),
     "buckets, host": Case("ngram", "k=4 batch_buckets=true batch_prefill_rows=5", Batcher),
     "buckets, device": Case("dflash", "batch_buckets=true", DrivenBatcher),
     "buckets, device, budget": Case(
@@ -129,7 +130,6 @@ def test_every_parameter_of_batching_is_served_in_some_case() -> None:
         ("ngram batch_adaptive=true", "`batch_adaptive` needs measured costs.*Give `step_costs`"),
         ("ngram step_costs=nowhere.json", "`step_costs` must be the file of a measured table"),
         ("ngram batch_tree_budget=true step_costs=COSTS", "give its number of nodes"),
-        ("dspark tree=8 batch_buckets=true", "`batch_buckets` verifies chains"),
         ("ngram batch_cohorts=true batch_slots=1", "`batch_cohorts` needs at least 2 `batch_slots`"),
         ("ngram batch_cohorts=true batch_ragged=false", "cohorts are not in step"),
         ("ngram two_level=stage stage_first=2 batch_slots=2", "`two_level` does not go with"),

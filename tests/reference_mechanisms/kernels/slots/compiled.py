@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import sys
 
-from reference_mechanisms.kernels.slots import fused, fused_delta
+from reference_mechanisms.kernels.slots import fused, fused_delta, fused_trees
 from tests.reference_mechanisms.kernels.step import compiled
 from tests.reference_mechanisms.kernels.step.compiled import BF16, SEEN, WHOLE, WIDE
 from tests.reference_mechanisms.kernels.step.compiled_trees import DELTA
@@ -13,7 +13,8 @@ from tests.reference_mechanisms.kernels.step.compiled_trees import DELTA
 compiled.KERNELS = (
     (
         fused._place_rows,
-        {"rows": BF16, "gains": BF16, "table": BF16, "place": BF16, "slots": WHOLE, "positions": WHOLE},
+        dict.fromkeys(("rows", "gains", "table", "place"), BF16)
+        | dict.fromkeys(("slots", "positions", "cells"), WHOLE),
         {"HEADS": 32, "KV": 8, "HALF": 64, "NORMS": True},
         1,
     ),
@@ -29,6 +30,19 @@ compiled.KERNELS = (
         {"parts": WIDE, "out": BF16, "row_seats": WHOLE, **SEEN},
         {"SPLITS": 3, "DIM": 128, "SPLIT": 256},
         2,
+    ),
+    (
+        fused_trees._attend_paths,
+        {"queries": BF16, "place": BF16, "parts": WIDE}
+        | dict.fromkeys(("row_slots", "row_seats", "starts", "depths", "paths"), WHOLE),
+        {"GROUPED": 4, "LEVELS": 8, "DIM": 128, "CELLS": 64, "SPAN": 64, "SPLIT": 256},
+        4,
+    ),
+    (
+        fused_trees._move_slots,
+        {"first": BF16} | dict.fromkeys(("slots", "starts", "paths"), WHOLE),
+        {"LEVELS": 8, "RANGE": 8, "DIM": 128},
+        1,
     ),
     (
         fused_delta._recur_seats,

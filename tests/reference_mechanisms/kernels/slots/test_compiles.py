@@ -34,6 +34,8 @@ def test_every_kernel_compiles(tmp_path: Path, capability: int) -> None:
         "_place_rows",
         "_attend_slots",
         "_join_splits",
+        "_attend_paths",
+        "_move_slots",
         "_recur_seats",
         "_replay_seats",
     }
@@ -43,3 +45,7 @@ def test_every_kernel_compiles(tmp_path: Path, capability: int) -> None:
         assert told["waits"] == told["lets"] == 1, name
         assert 0 < told["first_wait"] < min(told["first_store"], told["first_load"]), name
     assert found["_attend_slots"]["products"] or found["_attend_slots"]["group_products"]
+    # A row of a tree is summed as the row of its chain is.
+    kinds = ("layouts", "products", "group_products")
+    for kind in kinds:
+        assert found["_attend_paths"][kind] == found["_attend_slots"][kind]

@@ -20,6 +20,7 @@ from harness.records import DecodeRequest, Sampling, StepEvent
 from reference_mechanisms.arm_steps import lanes_of
 from reference_mechanisms.arms import ParameterError, parse_settings
 from reference_mechanisms.backend import ReferenceSession, open_session
+from tests.exhaustive import slow_but
 from tests.harness.tiny import VOCAB, deployment_of, write_llama
 from tests.reference_mechanisms.drafters.configs import SMALL
 from tests.reference_mechanisms.drafters.folders import reference, tensors_of, write
@@ -102,8 +103,12 @@ def test_ids_and_logits_are_bitwise_those_of_ar(
     assert max(event.num_draft_tokens for event in drafted) == LAYOUTS[name][2]
 
 
-@pytest.mark.parametrize("temperature", [0.0, 0.9])
-@pytest.mark.parametrize("name", LAYOUTS)
+TREES = [(name, temperature) for name in LAYOUTS for temperature in (0.0, 0.9)]
+
+
+@pytest.mark.parametrize(
+    ("name", "temperature"), slow_but([one for one in TREES if one[1] or one[0] == "dflash"], TREES)
+)
 def test_ids_and_logits_of_trees_are_bitwise_those_of_ar(
     deployment: Deployment, folder: Path, name: str, temperature: float
 ) -> None:

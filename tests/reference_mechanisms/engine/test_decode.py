@@ -21,6 +21,7 @@ from reference_mechanisms.engine.target import Target
 from reference_mechanisms.errors import RequestError
 from reference_mechanisms.request import Event, Request, Sampling
 from reference_mechanisms.targets.hybrid import HybridTarget
+from tests.exhaustive import slow_but_pairs
 from tests.harness.tiny import EOS, VOCAB
 from tests.reference_mechanisms.engine.conftest import text_of
 
@@ -147,8 +148,13 @@ def reference(target: Target) -> Callable[[Sampling], Reference]:
     return of
 
 
-@pytest.mark.parametrize("sampling", SAMPLINGS.values(), ids=SAMPLINGS)
-@pytest.mark.parametrize("name", ["ngram", "null", "replay", "random"])
+FEW = {("random", way) for way in SAMPLINGS} | {(name, "greedy") for name in ("ngram", "null", "replay")}
+FEW |= {("replay", "stop string"), ("replay", "min_tokens"), ("ngram", "penalties"), ("null", "sampled")}
+
+
+@pytest.mark.parametrize(
+    ("name", "sampling"), slow_but_pairs(FEW, ("ngram", "null", "replay", "random"), SAMPLINGS)
+)
 def test_speculative_output_and_logits_are_bitwise_the_autoregressive_ones(
     target: Target, reference: Callable[[Sampling], Reference], sampling: Sampling, name: str
 ) -> None:

@@ -23,6 +23,7 @@ from reference_mechanisms.targets.gated_delta import DeltaInputs
 from reference_mechanisms.targets.hybrid import HybridTarget
 from reference_mechanisms.targets.linear import prepacks
 from reference_mechanisms.targets.loading import load_target
+from tests.exhaustive import slow_but
 from tests.reference_mechanisms.engine.bench.small import target as small_target
 from tests.reference_mechanisms.engine.forcing import (
     Grove,
@@ -101,9 +102,11 @@ def test_logits_are_bitwise_those_of_one_token_steps(target: HybridTarget, plain
     assert name == "none" or accepted >= {0, 1, 2, 3}
 
 
-@pytest.mark.parametrize("name", NETWORKS)
-@pytest.mark.parametrize("tree", [False, True], ids=["chain", "tree"])
-@pytest.mark.parametrize("ahead", [0, 1])
+DRIVEN = [(name, tree, ahead) for name in NETWORKS for tree in (False, True) for ahead in (0, 1)]
+FEW = [one for one in DRIVEN if one[0] == "dflash" or one[1:] == (True, 1)]
+
+
+@pytest.mark.parametrize(("name", "tree", "ahead"), slow_but(FEW, DRIVEN))
 def test_a_lane_that_drives_itself_keeps_states_as_accepted(
     target: HybridTarget, plain: Plain, name: str, tree: bool, ahead: int
 ) -> None:

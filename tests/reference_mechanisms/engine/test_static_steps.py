@@ -28,6 +28,7 @@ from reference_mechanisms.request import Event, Request, Sampling
 from reference_mechanisms.targets.linear import prepacks
 from reference_mechanisms.targets.llama import KEY_BUCKET, LlamaTarget, load_llama
 from reference_mechanisms.verification.chain import Verified, verify_choices
+from tests.exhaustive import slow_but, slow_but_pairs
 from tests.reference_mechanisms.drafters.networks import dspark
 from tests.reference_mechanisms.engine.forcing import Script, ScriptedDrafter, ScriptedStatic, ids_of
 from tests.reference_mechanisms.engine.test_trained_drafters import NETWORKS
@@ -178,8 +179,13 @@ HOST: dict[str, Sampling] = {
 }
 
 
-@pytest.mark.parametrize("sampling", HOST.values(), ids=HOST)
-@pytest.mark.parametrize("name", ["none", "ngram", "null", "replay", "script"])
+FEW = {("none", "greedy"), ("ngram", "sampled"), ("null", "penalties"), ("replay", "stop string")}
+FEW |= {("script", way) for way in HOST}
+
+
+@pytest.mark.parametrize(
+    ("name", "sampling"), slow_but_pairs(FEW, ("none", "ngram", "null", "replay", "script"), HOST)
+)
 def test_drafts_of_the_host_give_the_dynamic_events(
     target: LlamaTarget, known: dict[tuple[int, ...], tuple[int, ...]], sampling: Sampling, name: str
 ) -> None:
@@ -226,6 +232,9 @@ def test_logits_are_bitwise_the_autoregressive_ones(
         assert plain[-1].logits_sha256 == host[-1].logits_sha256 == own[-1].logits_sha256
 
 
+@pytest.mark.parametrize(
+    "bound", slow_but([NETWORKS["dflash"]], NETWORKS.values()), ids=list(NETWORKS), indirect=True
+)
 def test_a_request_is_served_up_to_the_last_position(target: LlamaTarget, bound: Bound) -> None:
     sampling = Sampling(max_tokens=CAPACITY - len(OVER_AN_EDGE))
     expected = decoded(dynamic(target), NoDrafter(), OVER_AN_EDGE, sampling)

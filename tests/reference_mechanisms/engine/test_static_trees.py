@@ -27,6 +27,7 @@ from reference_mechanisms.targets.llama import LlamaTarget, load_llama
 from reference_mechanisms.verification.budgeting import Costs
 from reference_mechanisms.verification.calibrating import Calibration
 from reference_mechanisms.verification.tree import PADDING
+from tests.exhaustive import slow_but
 from tests.reference_mechanisms.engine.forcing import Grove, GroveDrafter, ids_of
 from tests.reference_mechanisms.engine.test_static_steps import (
     CAPACITY,
@@ -41,6 +42,7 @@ from tests.reference_mechanisms.engine.tree_drafters import RandomTrees
 from tests.reference_mechanisms.targets.models import CPU, VOCAB, write_model
 
 NODES, ROWS = 11, 16
+FEW = ("dflash", "eagle3")  # one block of positions, and one position after another
 Known = dict[tuple[int, ...], tuple[int, ...]]
 
 
@@ -91,8 +93,8 @@ def test_its_own_trees_give_the_dynamic_events_at_every_budget(target: LlamaTarg
     """Which nodes there are, and so what is accepted, is what `grow` says on the host."""
     one, other, bound = dynamic(target), static(target), bound_to(name, target)
     accepted = set()
-    budgets = (*range(1, DRAFTS + 4), 24) if name == "dflash" else (1, DRAFTS, 24)  # what is cut is not its
-    for nodes in (1, 4, NODES):
+    budgets = (*range(1, DRAFTS + 4), 24) if name == "dflash" else (DRAFTS, 24)  # what is cut is not its
+    for nodes in (1, 4, NODES) if name == "dflash" else (4, NODES):
         drafting = Drafting(drafts=DRAFTS, tree=nodes)
         for budget in budgets if nodes == NODES else (24,):
             for prompt in PROMPTS if budget == 24 and nodes == NODES else PROMPTS[:1]:
@@ -104,6 +106,7 @@ def test_its_own_trees_give_the_dynamic_events_at_every_budget(target: LlamaTarg
     assert len(accepted) > 1
 
 
+@pytest.mark.parametrize("name", slow_but(FEW, NETWORKS), indirect=True)
 def test_logits_are_bitwise_the_autoregressive_ones(bitwise: LlamaTarget, name: str) -> None:
     decoder, sampling, bound = static(bitwise), Sampling(max_tokens=40), bound_to(name, bitwise)
     accepted, drafted = set(), set()
@@ -184,6 +187,7 @@ def test_trees_of_the_host_give_the_dynamic_events(
         assert decoded(static(target), other, prompt, sampling) == expected
 
 
+@pytest.mark.parametrize("name", slow_but(FEW, NETWORKS), indirect=True)
 @pytest.mark.parametrize("temperature", [0.0, 0.9])
 def test_a_tree_that_the_host_cuts_is_verified_too(
     target: LlamaTarget, name: str, temperature: float
@@ -194,6 +198,7 @@ def test_a_tree_that_the_host_cuts_is_verified_too(
     assert decoded(static(target), bound.new_drafter(drafting), PROMPTS[0], sampling) == expected
 
 
+@pytest.mark.parametrize("name", slow_but(FEW, NETWORKS), indirect=True)
 def test_calibrated_worth_plants_other_trees_and_the_dynamic_ones(target: LlamaTarget, name: str) -> None:
     bound, sampling = bound_to(name, target), Sampling(max_tokens=24)
     calibration = Calibration(((0.4, 0.3, 0.2), (0.5, 0.3, 0.1), (0.6, 0.2, 0.1)), 0.5)
@@ -207,6 +212,7 @@ def test_calibrated_worth_plants_other_trees_and_the_dynamic_ones(target: LlamaT
     assert one is not other
 
 
+@pytest.mark.parametrize("name", slow_but(FEW, NETWORKS), indirect=True)
 def test_a_request_is_served_up_to_the_last_position(target: LlamaTarget, name: str) -> None:
     prompt = PROMPTS[2]
     sampling = Sampling(max_tokens=CAPACITY - len(prompt))

@@ -22,6 +22,7 @@ from reference_mechanisms.engine.target import Target
 from reference_mechanisms.errors import DrafterError
 from reference_mechanisms.request import Event, Request, Sampling
 from reference_mechanisms.targets.llama import LlamaTarget, load_llama
+from tests.exhaustive import slow_but
 from tests.reference_mechanisms.drafters.networks import FULL, SLIDING, dflash, dflash2, dspark, eagle3
 from tests.reference_mechanisms.engine.tree_drafters import RandomTrees
 from tests.reference_mechanisms.targets.models import VOCAB, write_model
@@ -142,6 +143,9 @@ def test_every_budget_gives_the_autoregressive_output(
     assert {event.finish_reason for event in events if event.finish_reason} == {"length"}
 
 
+@pytest.mark.parametrize(  # what cuts is no drafter
+    "bound", slow_but([NETWORKS["dflash"]], NETWORKS.values()), ids=list(NETWORKS), indirect=True
+)
 def test_a_stop_ends_the_output_at_every_place_of_a_block(
     target: LlamaTarget, bound: Bound, known: dict[tuple[int, ...], tuple[int, ...]]
 ) -> None:

@@ -16,6 +16,7 @@ from reference_mechanisms.engine.decode import Decoder
 from reference_mechanisms.engine.target import Target
 from reference_mechanisms.request import Request, Sampling
 from reference_mechanisms.targets.llama import KEY_BUCKET
+from tests.exhaustive import slow_but, slow_but_pairs
 from tests.harness.tiny import EOS, VOCAB
 from tests.reference_mechanisms.engine.conftest import text_of
 from tests.reference_mechanisms.engine.test_decode import (
@@ -54,17 +55,19 @@ def known_at(target: Target) -> Callable[[Sampling], Recorded]:
     return functools.cache(lambda sampling: recorded(target, requests(sampling)))
 
 
-@pytest.mark.parametrize("sampling", SAMPLINGS.values(), ids=SAMPLINGS)
-@pytest.mark.parametrize("alone", [True, False], ids=["alone", "batch"])
+FEW = {("alone", way) for way in SAMPLINGS} | {("batch", "greedy"), ("batch", "sampled, top-k and top-p")}
+
+
+@pytest.mark.parametrize(("where", "sampling"), slow_but_pairs(FEW, ("alone", "batch"), SAMPLINGS))
 def test_output_and_logits_are_bitwise_the_autoregressive_ones(
-    target: Target, known_at: Callable[[Sampling], Recorded], sampling: Sampling, alone: bool
+    target: Target, known_at: Callable[[Sampling], Recorded], sampling: Sampling, where: str
 ) -> None:
     batch = requests(sampling)
     known = known_at(sampling)
     accepted, drafts = set(), set()
-    for part in [[one] for one in batch[:2]] if alone else [batch]:
+    for part in [[one] for one in batch[:2]] if where == "alone" else [batch]:
         plain = list(decoder(target).stream(part, NoDrafter()))
-        for seed in range(3):
+        for seed in range(2 if where == "alone" else 3):
             drafted = list(decoder(target).stream(part, RandomTrees(known, VOCAB, seed, NODES)))
             assert outputs(drafted, len(part)) == outputs(plain, len(part))
             for slot, last in ends(plain).items():
@@ -78,7 +81,7 @@ def test_output_and_logits_are_bitwise_the_autoregressive_ones(
     assert max(drafts) > 6
 
 
-@pytest.mark.parametrize("budget", range(1, 25))
+@pytest.mark.parametrize("budget", slow_but((1, 2, 3, 4, 5, 8, 13, 24), range(1, 25)))
 def test_every_budget_gives_the_autoregressive_output(
     target: Target, known_at: Callable[[Sampling], Recorded], budget: int
 ) -> None:
@@ -109,7 +112,7 @@ def test_a_stop_ends_the_output_at_every_place_of_an_accepted_path(target: Targe
     places = set()
     for eos in dict.fromkeys(output):
         plain = [output[: output.index(eos) + 1]]
-        for seed in range(4):
+        for seed in range(3):
             events = list(
                 decoder(target, (eos,)).stream(batch, RandomTrees({PROMPTS[0]: output}, VOCAB, seed))
             )

@@ -17,6 +17,7 @@ from harness.errors import UsageError
 from harness.plan import ArmSpec, Job, Param, load_job
 from harness.stats.sign_flip import least_launches
 
+LEAST_DELAY = 0.5  # of a control: what a few public rows surely show
 ExplorerKind = Literal["offline", "claude", "claude-code"]
 
 
@@ -113,7 +114,13 @@ class Controls(Record, frozen=True):
     """Arms with a known answer, measured beside the candidates and told to no explorer."""
 
     same: bool = True  # stock under another name must not gain
-    handicap: dict[str, Param] = {}  # parameters of stock's backend that are surely slower; {}: none
+    handicap: dict[str, Param] = {}  # parameters of stock's backend that are surely slower; {}: delayed stock
+    delay: float = 1.0  # share of its time that stock is delayed by then, with weights of its own; 0: not
+
+    def __post_init__(self) -> None:
+        """Refuse a delay that hurries, and one that nobody could tell from noise."""
+        if self.delay and self.delay < LEAST_DELAY:
+            raise ValueError(f"`delay` must be 0, or at least {LEAST_DELAY}, got {self.delay}")
 
 
 class LoopPlan(Record, frozen=True):

@@ -17,7 +17,7 @@ import msgspec
 
 from agent_loop.controller.ablation import ablated, variants
 from agent_loop.controller.confirming import Confirming, confirm
-from agent_loop.controller.controls import check_controls, control_arms
+from agent_loop.controller.controls import check_controls, control_arms, reading
 from agent_loop.controller.database import Database
 from agent_loop.controller.desk import Call, QueueDesk, start
 from agent_loop.controller.policy import check
@@ -264,8 +264,8 @@ class Controller:
         verdicts = run_trial(self.bench, "measure", plan.measure, arms, tuned)
         after = len(fresh) + len(parts)
         told = dict(zip(controls, verdicts[after : after + len(controls)], strict=True))
-        self.database.tell("controls", {name: verdict.detail for name, verdict in told.items()})
-        problem = check_controls(told)
+        self.database.tell("controls", {name: reading(verdict) for name, verdict in told.items()})
+        problem = check_controls(told, plan.controls.delay)
         if problem is not None:
             self.database.tell("stopped", {"reason": problem})
             raise InvalidRun(f"campaign {plan.name} stops: {problem}")

@@ -97,6 +97,7 @@ class Host:
         noise: standard deviation of the log time of an arm in a launch.
         lossy: whether an arm with these parameters emits a token that is not stock's.
         late: whether its first token is late, on public or on unseen rows.
+        delays: what becomes of a control's delay; 1 on an honest host.
     """
 
     def __init__(
@@ -110,8 +111,10 @@ class Host:
         fails: Callable[[Mapping[str, Param]], bool] = lambda _: False,
         late: Callable[[Mapping[str, Param], bool], bool] = lambda _, __: False,
         seed: int = 0,
+        delays: float = 1.0,
     ) -> None:
         self.root = root
+        self.delays = delays
         self.speed, self.lossy, self.refuses, self.fails = speed, lossy, refuses, fails
         self.late = late
         self.noise = noise
@@ -183,6 +186,7 @@ class Host:
         for launch in range(job.plan.measure.launches):
             factors = {
                 arm.name: (1.0 if arm.kind == "stock" else 1.0 / self.speed(arm.params))
+                * (1.0 + float(arm.params.get("delay", 0.0)) * self.delays)
                 * 2.718281828 ** rng.gauss(0.0, self.noise)
                 for arm in job.plan.arms
             }

@@ -12,6 +12,7 @@ import pytest
 
 from agent_loop.campaign import Controls, ExplorerSpec, Rules, Tuning
 from agent_loop.controller.controlling import State
+from agent_loop.controller.controls import control_arms
 from agent_loop.controller.database import Database
 from agent_loop.controller.policy import check
 from agent_loop.controller.purse import Purse
@@ -22,7 +23,7 @@ from agent_loop.watching import standing
 from harness.cli import main
 from harness.errors import EXIT_OK, EXIT_USAGE, DataError, InvalidRun, UsageError
 from harness.oracle.stored import StoredRun
-from harness.plan import Param
+from harness.plan import ModelSpec, Param
 from tests.agent_loop.simulated import BACKEND, Host, Stage, make_loop
 from tests.forking import in_fork
 
@@ -194,6 +195,44 @@ def test_a_handicap_that_is_not_seen_stops_the_campaign(tmp_path: Path) -> None:
     seeing.mkdir()
     run(seeing, Host(seeing, width), lambda desk: desk.submit(candidate(width=6)), loop=loop)
     assert len(database(seeing).slots()) == 1
+
+
+@pytest.mark.parametrize(
+    ("delays", "said"),
+    [
+        (0.0, "an arm that is surely slower is not seen to be"),
+        (0.3, "an arm of 0.50 times stock's speed reads 0.7"),  # slower, and not by as much as it is
+        (4.0, "an arm of 0.50 times stock's speed reads 0.2"),
+    ],
+    ids=["blind", "damped", "exaggerating"],
+)
+def test_every_campaign_sees_delayed_stock_for_what_it_is_or_stops(
+    tmp_path: Path, delays: float, said: str
+) -> None:
+    with pytest.raises(InvalidRun, match=said):
+        run(tmp_path, Host(tmp_path, width, delays=delays), lambda desk: desk.submit(candidate(width=6)))
+    assert database(tmp_path).slots() == []
+    honest = tmp_path / "honest"
+    honest.mkdir()
+    run(honest, Host(honest, width), lambda desk: desk.submit(candidate(width=6)))
+    opened = database(honest)
+    assert len(opened.slots()) == 1
+    (read,) = [event.body for event in opened.events() if event.kind == "controls"]
+    told = msgspec.json.decode(read)
+    assert set(told) == {"same", "delayed"}
+    assert told["delayed"].startswith(("0.49", "0.50"))
+
+
+def test_controls_are_what_the_campaign_says() -> None:
+    assert set(control_arms(make_loop())) == {"same", "delayed"}
+    assert set(control_arms(make_loop(controls=Controls(handicap={"width": 1})))) == {"same", "handicap"}
+    assert not control_arms(make_loop(controls=Controls(same=False, delay=0.0)))
+    far = make_loop()
+    servers = msgspec.structs.replace(far.job.deployment, device="remote", target=ModelSpec(path="m"))
+    far = far._replace(job=msgspec.structs.replace(far.job, deployment=servers))
+    assert set(control_arms(far)) == {"same"}
+    with pytest.raises(ValueError, match=r"`delay` must be 0, or at least 0\.5"):
+        Controls(delay=-1.0)
 
 
 def test_a_budget_ends_the_search_and_what_was_submitted_stands(tmp_path: Path) -> None:

@@ -15,7 +15,7 @@ from typing import NamedTuple
 import numpy as np
 import pytest
 
-from agent_loop.campaign import Rules, Shape
+from agent_loop.campaign import Controls, Rules, Shape
 from agent_loop.protocols import Desk
 from agent_loop.records import Candidate, Verdict
 from harness.stats.sign_flip import sign_flip_p
@@ -104,7 +104,13 @@ def test_the_shrinkage_of_a_public_figure_is_that_of_its_noise() -> None:
 # The controller itself, on a host whose arms have known speeds; launches differ by 1 %.
 
 TRIED = 6
-LOOP = {"screen": Shape(prompts=2), "measure": Shape(prompts=3, launches=4), "submissions": 3, "rounds": 2}
+LOOP = {
+    "screen": Shape(prompts=2),
+    "measure": Shape(prompts=3, launches=4),
+    "submissions": 3,
+    "rounds": 2,
+    "controls": Controls(delay=0.0),  # what is simulated are candidates
+}
 
 
 def searched(root: Path, seed: int, gain: float) -> list[Verdict]:

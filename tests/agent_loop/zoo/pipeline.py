@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import contextlib
 import datetime
+import io
 import math
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -14,10 +15,11 @@ from agent_loop.campaign import ExplorerSpec, Loop, LoopPlan, Rules, Shape, Unse
 from agent_loop.controller.database import Database
 from agent_loop.controller.judging import Floor
 from agent_loop.executors.local import LocalProcesses
-from agent_loop.executors.protocol import Executor
+from agent_loop.executors.protocol import Executor, TrialFailed
 from agent_loop.memory.store import Memory
 from agent_loop.protocols import Desk
 from agent_loop.records import Budget, Candidate, Hypothesis
+from harness.cli import main
 from harness.environment import ROOT
 from harness.plan import (
     ArmSpec,
@@ -109,6 +111,27 @@ class Scripted:
 
     def explore(self, desk: Desk, budget: Budget, seed: int) -> None:
         self.work(desk)
+
+
+class InThisProcess(LocalProcesses):
+    """The commands of the house without a process of their own, which takes seconds to load.
+
+    What is measured runs in the launch's process, and guests in rooms of theirs, all the same.
+    """
+
+    def _run(self, words: Sequence[str], folder: Path, codes: Sequence[int]) -> str:
+        folder.mkdir(parents=True, exist_ok=True)
+        told = io.StringIO()
+        with (
+            self._held(),
+            (folder / "log.txt").open("a") as log,
+            contextlib.redirect_stderr(log),
+            contextlib.redirect_stdout(told),
+        ):
+            code = main([*words])
+        if code not in codes:
+            raise TrialFailed((folder / "log.txt").read_text().rstrip().rpartition("\n")[2], code)
+        return told.getvalue()
 
 
 class Campaign(NamedTuple):

@@ -25,6 +25,7 @@ from sealed_evals.campaign.scan import scan
 from sealed_evals.campaign.vault import CampaignFolder, load_campaign
 from tests.agent_loop.zoo.pipeline import (
     CANDIDATES,
+    InThisProcess,
     candidate,
     make_loop,
     outcomes,
@@ -161,9 +162,10 @@ def again(one: Candidate) -> Candidate:
 
 
 @pytest.fixture(scope="module")
-def screened(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Told]:
+def screened(tmp_path_factory: pytest.TempPathFactory, undrawn: None) -> dict[str, Told]:
     """One campaign that meets all of them."""
     found: dict[str, Told] = {}
+    at = tmp_path_factory.mktemp("zoo")
     with helpers() as port:
 
         def work(desk: Desk) -> None:
@@ -179,7 +181,7 @@ def screened(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Told]:
             spoilers = [candidate(one.name, **one.params) for one in SPOILERS]
             found.update(try_all(desk, spoilers, {one.name: one.outcomes for one in SPOILERS}))
 
-        run(tmp_path_factory.mktemp("zoo"), work)
+        run(at, work, executor=InThisProcess(at / "host.lock", timeout_s=900.0))
     return found
 
 
@@ -216,7 +218,7 @@ def test_every_candidate_stands_in_a_table() -> None:
     assert [name for name in sorted(told | real | {*PATCHES}) if f"`{name}`" not in readme] == []
 
 
-def test_one_that_burns_the_machine_while_stock_is_timed_gains_nothing(tmp_path: Path) -> None:
+def test_one_that_burns_the_machine_while_stock_is_timed_gains_nothing(tmp_path: Path, undrawn: None) -> None:
     """A5 and D2. Between its own requests a guest is stopped with all that it started."""
     loop = make_loop(known.write_model(tmp_path / "model"), work="sums")
     name, found = "a5_busy_in_between", {}
@@ -225,7 +227,7 @@ def test_one_that_burns_the_machine_while_stock_is_timed_gains_nothing(tmp_path:
         one = candidate(name, width=1, work="sums")
         found.update(try_all(desk, [one], {name: NOT_GAINED}))
 
-    run(tmp_path, work, loop)
+    run(tmp_path, work, loop, InThisProcess(tmp_path / "host.lock", timeout_s=900.0))
     assert found[name].outcome in NOT_GAINED, found
 
 

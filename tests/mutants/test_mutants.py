@@ -6,8 +6,9 @@ own verdict, beside clean arms with the same drafters, which must stay clean.
 
 from __future__ import annotations
 
+import functools
 import json
-from collections.abc import Mapping
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -50,6 +51,7 @@ SAMPLED = [
     *mutants(("argmax_above_zero", "seed_of_the_slot"), "replay"),
 ]
 ALONE = ("bonus_emitted_twice", "counts_before_the_cut")
+SELDOM = ("penalties", "minimum")  # a run costs seconds; their rules are held in the tests of the engine, too
 RUNS = {"greedy": GREEDY, "strings": STRINGS, "penalties": PENALTIES, "minimum": MINIMUM, "sampled": SAMPLED}
 
 
@@ -58,8 +60,12 @@ def stage(tmp_path_factory: pytest.TempPathFactory) -> Stage:
     return Stage(tmp_path_factory.mktemp("mutants"))
 
 
+Runs = Callable[[str], Staged]
+
+
 @pytest.fixture(scope="module")
-def runs(stage: Stage, undrawn: None) -> Mapping[str, Staged]:
+def runs(stage: Stage, undrawn: None) -> Runs:
+    """Each run by its name, made when it is first asked for."""
     stops = list(stage.stops_in_blocks())
     samplings = {
         "greedy": f"stop_token_ids = {stops}",
@@ -68,17 +74,23 @@ def runs(stage: Stage, undrawn: None) -> Mapping[str, Staged]:
         "minimum": f"min_tokens = 17\nstop_token_ids = {stops}",
         "sampled": "temperature = 1.0\nseed = 3",
     }
-    return {
-        name: Staged(code, folder, report_of(folder))
-        for name, arms in RUNS.items()
-        for code, folder in [stage.run(name, arms, samplings[name], batch=3 if name == "sampled" else 1)]
-    }
+
+    @functools.cache
+    def run(name: str) -> Staged:
+        code, folder = stage.run(name, RUNS[name], samplings[name], batch=3 if name == "sampled" else 1)
+        return Staged(code, folder, report_of(folder))
+
+    return run
+
+
+def marks(run: str) -> Any:
+    return pytest.mark.slow if run in SELDOM else ()
 
 
 def places() -> list[Any]:
     """Every mutant that shares a run, with the run it lives in."""
     return [
-        pytest.param(run, one["name"], id=one["name"])
+        pytest.param(run, one["name"], id=one["name"], marks=marks(run))
         for run, arms in RUNS.items()
         for one in arms
         if one["name"] in ZOO
@@ -87,7 +99,7 @@ def places() -> list[Any]:
 
 def clean_places() -> list[Any]:
     return [
-        pytest.param(run, one["name"], id=f"{run}-{one['name']}")
+        pytest.param(run, one["name"], id=f"{run}-{one['name']}", marks=marks(run))
         for run, arms in RUNS.items()
         for one in arms
         if one["name"] not in ZOO
@@ -99,39 +111,35 @@ def test_every_mutant_of_the_zoo_has_a_run() -> None:
 
 
 @pytest.mark.parametrize(("run", "name"), [p for p in places() if p.id != "seed_of_the_slot"])
-def test_the_oracle_calls_a_mutant_violated(runs: Mapping[str, Staged], run: str, name: str) -> None:
-    found = arm_of(runs[run].report, name).losslessness
+def test_the_oracle_calls_a_mutant_violated(runs: Runs, run: str, name: str) -> None:
+    found = arm_of(runs(run).report, name).losslessness
     assert found is not None
     assert found.stock_verdict == "violated", ZOO[name].about
 
 
 @pytest.mark.parametrize(("run", "name"), clean_places())
-def test_the_oracle_raises_no_false_alarm_on_the_clean_engine(
-    runs: Mapping[str, Staged], run: str, name: str
-) -> None:
-    found = arm_of(runs[run].report, name).losslessness
+def test_the_oracle_raises_no_false_alarm_on_the_clean_engine(runs: Runs, run: str, name: str) -> None:
+    found = arm_of(runs(run).report, name).losslessness
     assert found is not None
     assert found.stock_verdict == ("not-judged" if run == "sampled" else "exact")
     assert found.self_exact is True
 
 
-@pytest.mark.parametrize("run", RUNS)
-def test_a_run_with_a_mutant_ends_with_the_exit_code_of_a_violation(
-    runs: Mapping[str, Staged], run: str
-) -> None:
-    assert runs[run].code == EXIT_VIOLATED
-    assert runs[run].report.status == "valid"
+@pytest.mark.parametrize("run", [pytest.param(run, marks=marks(run)) for run in RUNS])
+def test_a_run_with_a_mutant_ends_with_the_exit_code_of_a_violation(runs: Runs, run: str) -> None:
+    assert runs(run).code == EXIT_VIOLATED
+    assert runs(run).report.status == "valid"
 
 
-def test_neighbours_that_change_a_seeded_output_fail_the_audit(runs: Mapping[str, Staged]) -> None:
-    audits = {audit.name: audit.passed for audit in runs["sampled"].report.audits}
+def test_neighbours_that_change_a_seeded_output_fail_the_audit(runs: Runs) -> None:
+    audits = {audit.name: audit.passed for audit in runs("sampled").report.audits}
     assert audits["repeatable: seed_of_the_slot"] is False
     assert audits["repeatable: clean-replay"] is True
 
 
-def test_sampled_speculation_repeats_the_autoregressive_tokens(runs: Mapping[str, Staged]) -> None:
+def test_sampled_speculation_repeats_the_autoregressive_tokens(runs: Runs) -> None:
     for name in ("clean-replay", "clean-flawed"):
-        found = arm_of(runs["sampled"].report, name)
+        found = arm_of(runs("sampled").report, name)
         assert found.losslessness is not None
         assert found.losslessness.self_exact is True
         assert found.acceptance_length is not None

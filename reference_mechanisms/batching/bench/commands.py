@@ -42,6 +42,9 @@ def register(actions: argparse._SubParsersAction[Parser], guard: Callable[[Run],
     bench.add_argument(
         "--exact", type=int, default=64, metavar="N", help="requests whose logits are compared; 0: none"
     )
+    bench.add_argument(
+        "--tree", type=int, default=0, metavar="NODES", help="trees too, as traces with --siblings have them"
+    )
     bench.set_defaults(run=guard(_bench))
     steps = actions.add_parser(
         "bench-steps", help="milliseconds of a step beside vLLM as released, both resident, timed in turn"
@@ -86,12 +89,17 @@ def _add_work(command: argparse.ArgumentParser) -> None:
 def _bench(options: argparse.Namespace) -> int:
     import torch  # noqa: PLC0415 - commands load only what they need
 
+    from reference_mechanisms.arms import MAX_NODES  # noqa: PLC0415
     from reference_mechanisms.batching.bench import own, results, running  # noqa: PLC0415
     from reference_mechanisms.batching.bench.resident import Resident  # noqa: PLC0415
 
     about, traces, requests = _work(options)
     if options.repeats < 1 or options.exact < 0:
         raise MechanismError("--repeats is at least 1, --exact at least 0")
+    if not 0 <= options.tree <= MAX_NODES or (options.tree and about.recording.siblings is None):
+        raise MechanismError(
+            f"--tree takes 1 to {MAX_NODES} nodes, and traces of `batching traces --imposed` with --siblings"
+        )
     if not torch.cuda.is_available():
         raise MechanismError("batching bench needs a CUDA device")
     asked = own.Asked(
@@ -101,6 +109,7 @@ def _bench(options: argparse.Namespace) -> int:
         slots=max(requests),
         costs=None if options.costs is None else str(options.costs),
         seed=options.seed,
+        tree=options.tree,
     )
     _say(f"{asked.shape} in {asked.weights}: loading")
     parts = own.own_parts(asked, about.recording, traces, torch.device("cuda"))

@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 
 from reference_mechanisms.batching.bench.replaying import ReplayedSlots
-from reference_mechanisms.batching.bench.resident import Driving, Parts
+from reference_mechanisms.batching.bench.resident import Driving, Parts, Trees
 from reference_mechanisms.batching.bench.running import EVERYTHING
 from reference_mechanisms.batching.bench.shapes import Shape, shape_of
 from reference_mechanisms.batching.bench.singly import Singly
@@ -49,6 +49,7 @@ class Asked(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tru
         slots: most requests at a time.
         seed: of weights and prompts.
         variant: mechanisms that are on where a request set does not say.
+        tree: nodes of draft trees; 0: only chains are served.
     """
 
     shape: str
@@ -58,6 +59,7 @@ class Asked(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tru
     costs: str | None = None
     seed: int = 0
     variant: str = EVERYTHING
+    tree: int = 0
 
 
 class Sized(NamedTuple):
@@ -106,7 +108,7 @@ def own_parts(asked: Asked, recording: Recording, traces: Sequence[Trace], devic
     with torch.inference_mode():
         matrices = matrices_of(source, asked.weights, device)
         weights = take_weights(shape.block, source, matrices, target.dtype, device)
-    parts = recorded_parts(target, weights, sized, costs)
+    parts = recorded_parts(target, weights, sized, costs, asked.tree)
     if isinstance(target, HybridTarget):
         return parts._replace(singly=recorded_single(target, weights, sized))
     return parts
@@ -140,7 +142,11 @@ def target_needs(shape: Shape, weights: WeightFormat, sized: Sized) -> Needs:
 
 
 def recorded_parts(
-    target: LlamaTarget | HybridTarget, weights: Weights, sized: Sized, costs: StepCosts | None
+    target: LlamaTarget | HybridTarget,
+    weights: Weights,
+    sized: Sized,
+    costs: StepCosts | None,
+    nodes: int = 0,
 ) -> Parts:
     """An engine whose steps and drafts are recorded for the most requests, and serve every load.
 
@@ -149,6 +155,7 @@ def recorded_parts(
         weights: of the drafter.
         sized: of the batch.
         costs: whose shapes are recorded.
+        nodes: of draft trees; 0: only chains are served.
     """
     config = weights.config
 
@@ -178,7 +185,13 @@ def recorded_parts(
         drafter, most = SlotDrafter(replaying, config.taps, drafting), sized.drafts + 1
         return Driving(replayed, runners.lane(target, sized.slots, sized.capacity, most, costs, drafter))
 
-    return Parts(target, new_drafter, sized.drafts, new_runner, costs, driving=driving)
+    def tree_runner(settings: BatchSettings) -> Runner:
+        del settings  # made for the most requests, as chains' are
+        sizes = (sized.slots, sized.capacity, nodes + 1)
+        return runners.of(target, *sizes, costs, config.taps, sized.drafts)
+
+    trees = Trees(nodes, tree_runner) if nodes else None
+    return Parts(target, new_drafter, sized.drafts, new_runner, costs, driving=driving, trees=trees)
 
 
 def recorded_single(target: Target, weights: Weights, sized: Sized) -> Singly:

@@ -12,6 +12,7 @@ import torch
 from reference_mechanisms.batching.batcher import Batcher, Drafts
 from reference_mechanisms.batching.bench.lines import Served, Tally
 from reference_mechanisms.batching.bench.replaying import Known, ReplayedBatch, ReplayedSlots, Silent
+from reference_mechanisms.batching.bench.replaying_trees import ReplayedTrees, Sizes
 from reference_mechanisms.batching.bench.requests import Work, request_set
 from reference_mechanisms.batching.bench.singly import Singly
 from reference_mechanisms.batching.costs import StepCosts
@@ -32,6 +33,8 @@ from reference_mechanisms.request import Request, Sampling
 
 AUTOREGRESSIVE = "autoregressive"  # the variant without a drafter
 DRIVEN = "driven"  # everything but cohorts and confidences, with the device in the lead
+TREES = "trees"  # one for each request, of as many nodes, and nothing shared
+SHARED = "shared trees"  # the nodes worth most of all requests' trees, by the table of costs
 Clock = Callable[[], int]  # nanoseconds
 
 
@@ -46,6 +49,13 @@ class Driving(NamedTuple):
     lane: SlotLane  # runs it
 
 
+class Trees(NamedTuple):
+    """What trees need."""
+
+    nodes: int  # of each
+    new_runner: Callable[[BatchSettings], Runner]  # of steps that verify them
+
+
 class Parts(NamedTuple):
     """What an engine is made of."""
 
@@ -56,6 +66,7 @@ class Parts(NamedTuple):
     costs: StepCosts | None = None
     singly: Singly | None = None  # how one request at a time is served; None: as a batch of one
     driving: Callable[[], Driving] | None = None  # the same every time; None: the host leads in every variant
+    trees: Trees | None = None  # None: drafts are chains in every variant
 
 
 class Exact(NamedTuple):
@@ -98,7 +109,7 @@ class Resident:
             raise MechanismError(
                 f"the traces are of {recording.drafts} drafts and the drafter makes {parts.drafts}"
             )
-        self._parts, self._clock = parts, clock
+        self._parts, self._clock, self._recording = parts, clock, recording
         vocabulary = parts.target.config.vocab_size
         self._works = request_set(traces, len(traces), vocabulary, seed)
         self._told = all(one.confidences for trace in traces for one in trace.attempts)
@@ -108,7 +119,12 @@ class Resident:
 
     def variants(self, full: BatchSettings) -> tuple[str, ...]:
         """All that can be served."""
-        return (*variant_names(full), *([DRIVEN] if self._parts.driving is not None else []))
+        parts, more = self._parts, []
+        if parts.driving is not None:
+            more.append(DRIVEN)
+        if parts.trees is not None:
+            more += [TREES] if parts.costs is None else [TREES, SHARED]
+        return (*variant_names(full), *more)
 
     def learn(self, settings: BatchSettings, count: int) -> None:
         """Decode requests that are not known yet without drafts: what drafts must repeat.
@@ -227,6 +243,8 @@ class Resident:
             return parts.singly.replaying(self._known)
         if variant == DRIVEN and parts.driving is not None:
             return self._driven(parts.driving(), dataclasses.replace(full, cohorts=False))
+        if variant in {TREES, SHARED} and variant in self.variants(full) and parts.trees is not None:
+            return self._with_trees(parts.trees, full, shared=variant == SHARED)
         if variant == AUTOREGRESSIVE:
             plain = dataclasses.replace(full, budget=False, adaptive=False, cohorts=False)
             drafts, settings = Drafts(Silent(parts.new_drafter().taps), 0), plain
@@ -242,6 +260,22 @@ class Resident:
             )
             drafts = Drafts(replayed, parts.drafts, ration)
         return Batcher(parts.new_runner(settings), self._turns, drafts, settings, parts.costs)
+
+    def _with_trees(self, trees: Trees, full: BatchSettings, *, shared: bool) -> Batcher:
+        parts, siblings = self._parts, self._recording.siblings
+        if siblings is None:
+            raise MechanismError("the traces tell no ranks of siblings; make them with --siblings")
+        settings = dataclasses.replace(
+            full, budget=False, cohorts=False, adaptive=shared and full.adaptive, tree_budget=shared
+        )
+        ration = Ration() if shared else None
+        sizes = Sizes(trees.nodes, self._recording.drafts, parts.target.config.vocab_size)
+        counts = None if ration is None else ration.nodes
+        drafter = ReplayedTrees(parts.new_drafter(), self._known, siblings, sizes, counts)
+        drafts = Drafts(drafter, trees.nodes, ration, tree=True)
+        return Batcher(
+            trees.new_runner(settings), self._turns, drafts, settings, parts.costs if shared else None
+        )
 
     def _driven(self, driving: Driving, settings: BatchSettings) -> DrivenBatcher:
         def joined(slot: int, request: Request) -> None:

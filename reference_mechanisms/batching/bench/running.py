@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from typing import NamedTuple
 
 from reference_mechanisms.batching.bench.lines import Served
-from reference_mechanisms.batching.bench.resident import DRIVEN, Exact, Resident
+from reference_mechanisms.batching.bench.resident import DRIVEN, SHARED, TREES, Exact, Resident
 from reference_mechanisms.batching.settings import BatchSettings
 
 EVERYTHING = "everything"
@@ -42,7 +42,8 @@ def run(engine: Resident, plan: Plan, heard: Callable[[Ran, str], None]) -> Ran:
     if plan.exact:
         count = min(plan.exact, plan.requests[largest])
         full = plan.full[largest]
-        led = [EVERYTHING, *({DRIVEN} & set(plan.variants or engine.variants(full)))]
+        asked = plan.variants or engine.variants(full)
+        led = [EVERYTHING, *(name for name in (DRIVEN, TREES, SHARED) if name in asked)]
         found = [engine.hold_exact(name, full, count) for name in led]
         ran.exact = Exact(found[0].tokens, sum(one.mismatches for one in found))
         heard(ran, f"{ran.exact.tokens} tokens compared, {ran.exact.mismatches} requests have other logits")

@@ -10,6 +10,7 @@ from typing import TypeVar
 from reference_mechanisms.batching.traces.format import (
     TRACES,
     Recording,
+    Siblings,
     Trace,
     TraceError,
     acceptance_length,
@@ -52,6 +53,20 @@ def register(
         help="imposed: of log-odds, for one length (default: %(default)s)",
     )
     add("--noise", type=float, default=0.5, help="imposed: of confidences' log-odds (default: %(default)s)")
+    add(
+        "--siblings",
+        type=float,
+        nargs="+",
+        metavar="SHARE",
+        help="imposed: where a draft is wrong, how often its siblings are right; for draft trees",
+    )
+    add(
+        "--off-spine",
+        type=float,
+        default=1.0,
+        metavar="FACTOR",
+        help="imposed: of what stands behind such a token (default: %(default)s)",
+    )
     add("--seed", type=int, default=0, help="imposed: (default: %(default)s)")
     add("--out", type=Path, required=True, metavar="TRACES", help="JSON file to write")
     command.set_defaults(run=guard(lambda options: _traces(options, responses)))
@@ -80,6 +95,9 @@ def _imposed(options: argparse.Namespace) -> tuple[Recording, tuple[Trace, ...]]
         lengths = {int(drafts): float(length) for drafts, length in pairs}
     except ValueError:
         raise TraceError(f"--imposed {' '.join(options.imposed)}: write DRAFTS=LENGTH, as 15=6.5") from None
+    siblings = None
+    if options.siblings is not None:
+        siblings = Siblings(shares=tuple(options.siblings), off_spine=options.off_spine)
     return impose(
         Imposed(
             lengths=lengths,
@@ -88,6 +106,7 @@ def _imposed(options: argparse.Namespace) -> tuple[Recording, tuple[Trace, ...]]
             tokens=options.tokens,
             spread=options.spread,
             noise=options.noise,
+            siblings=siblings,
             seed=options.seed,
         )
     )

@@ -24,6 +24,17 @@ class Attempt(NamedTuple):
 
     accepted: int  # of a draft as long as the trace's
     confidences: tuple[float, ...] = ()  # of each draft, where the drafter tells
+    # Of the target's token in the drafter's list, level by level as far as it is in one; none: not told. As
+    # many zeros lead as are accepted.
+    ranks: tuple[int, ...] = ()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Siblings:
+    """What a drafter's other tokens are worth."""
+
+    shares: tuple[float, ...]  # of the places where the best is wrong: those where rank 1, 2, .. is right
+    off_spine: float  # factor of what stands behind a token that is not the best
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -42,6 +53,7 @@ class Recording:
     source: str  # run and arm, or what it was imposed by
     drafts: int  # of every attempt
     synthetic: bool = False  # imposed from a seed: no drafter did it
+    siblings: Siblings | None = None  # of attempts with ranks; None: they tell none
 
 
 TRACES: FiguresFile[Recording, tuple[Trace, ...]] = FiguresFile(

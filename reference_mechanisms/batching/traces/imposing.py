@@ -15,7 +15,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
-from reference_mechanisms.batching.traces.format import Attempt, Recording, Trace, TraceError
+from reference_mechanisms.batching.traces.format import Attempt, Recording, Siblings, Trace, TraceError
 
 ODDS = 12.0  # log-odds beyond which a chance is taken for 0 or 1
 WIDEST = 6.0  # spread of log-odds that is tried
@@ -34,6 +34,7 @@ class Imposed:
     between: float = 0.3  # share of the variance that is of the request
     kept: float = 0.9  # correlation of a place with the one in front of it
     noise: float = 0.5  # of the log-odds of a confidence
+    siblings: Siblings | None = None  # None: no ranks are told
     seed: int = 0
 
     def __post_init__(self) -> None:
@@ -51,6 +52,11 @@ class Imposed:
             raise TraceError("`requests` and `prompt` are at least 1, `tokens` at least 2")
         if not 0 <= self.between <= 1 or not 0 <= self.kept < 1 or min(self.spread, self.noise) < 0:
             raise TraceError("`between` lies in 0..1, `kept` below 1, `spread` and `noise` are not negative")
+        if self.siblings is None:
+            return
+        shares, off = self.siblings.shares, self.siblings.off_spine
+        if not shares or min(shares) < 0.0 or sum(shares) > 1.0 or not 0.0 <= off <= 1.0:
+            raise TraceError("`siblings`: shares of 0 or more make 1 at most, and `off_spine` lies in 0..1")
 
 
 class _Place(NamedTuple):
@@ -68,11 +74,16 @@ def impose(wanted: Imposed) -> tuple[Recording, tuple[Trace, ...]]:
     longest = max(wanted.lengths)
     mean, spread = _fitted(wanted, places)
     noisy = random.Random(f"confidences {wanted.seed}")  # noqa: S311 - no secret
+    lucky = random.Random(f"siblings {wanted.seed}")  # noqa: S311 - no secret
 
     def attempt(place: _Place) -> Attempt:
         odds = mean + spread * place.deviation
         confidences = (_chance(odds + wanted.noise * noisy.gauss(0.0, 1.0)) for _ in range(longest))
-        return Attempt(_accepted(odds, place.luck, longest), tuple(round(one, 3) for one in confidences))
+        accepted = _accepted(odds, place.luck, longest)
+        told = tuple(round(one, 3) for one in confidences)
+        if wanted.siblings is None:
+            return Attempt(accepted, told)
+        return Attempt(accepted, told, _ranks(accepted, longest, _chance(odds), wanted.siblings, lucky))
 
     told = ", ".join(f"{length} at {drafts} drafts" for drafts, length in sorted(wanted.lengths.items()))
     source = (
@@ -80,7 +91,11 @@ def impose(wanted: Imposed) -> tuple[Recording, tuple[Trace, ...]]:
         f"variance between requests, places correlated {wanted.kept}, confidences with noise {wanted.noise}; "
         f"seed {wanted.seed}"
     )
-    return Recording(source=source, drafts=longest, synthetic=True), tuple(
+    if wanted.siblings is not None:
+        shares, off = wanted.siblings.shares, wanted.siblings.off_spine
+        source += f"; siblings right in {', '.join(map(str, shares))} of the misses, {off} off the spine"
+    recording = Recording(source=source, drafts=longest, synthetic=True, siblings=wanted.siblings)
+    return recording, tuple(
         Trace(prompt=wanted.prompt, tokens=wanted.tokens, attempts=tuple(map(attempt, one))) for one in places
     )
 
@@ -148,6 +163,26 @@ def _accepted(odds: float, luck: float, drafts: int) -> int:
     if odds >= ODDS:
         return drafts
     return min(drafts, int(luck / math.log(_chance(odds)))) if odds > -ODDS else 0
+
+
+def _ranks(
+    accepted: int, levels: int, chance: float, siblings: Siblings, lucky: random.Random
+) -> tuple[int, ...]:
+    """Ranks of the target's tokens behind the accepted ones, up to the first that is in no list."""
+    ranks = [0] * accepted
+    best = 0.0  # the first level behind them is one where the best token is wrong
+    factor = 1.0
+    while len(ranks) < levels:
+        worths = [best, *((1.0 - best) * share for share in siblings.shares)]
+        draw, rank = lucky.random(), 0
+        while rank < len(worths) and draw >= factor * worths[rank]:
+            draw -= factor * worths[rank]
+            rank += 1
+        if rank == len(worths):
+            break
+        ranks.append(rank)
+        best, factor = chance, siblings.off_spine  # behind a token that was not the best
+    return tuple(ranks)
 
 
 def _chance(odds: float) -> float:

@@ -15,6 +15,7 @@ from reference_mechanisms.batching.traces.format import (
     TRACES,
     Attempt,
     Recording,
+    Siblings,
     Trace,
     TraceError,
     acceptance_length,
@@ -115,6 +116,12 @@ def test_the_command_writes_either_kind(tmp_path: Path, capsys: pytest.CaptureFi
     assert options.run(options) == 0
     assert read_traces(Path(out))[0].synthetic
     assert "20 synthetic traces" in capsys.readouterr().out
+    ranked = ["--siblings", "0.3", "0.08", "--off-spine", "0.7"]
+    options = parser.parse_args(["traces", "--imposed", "7=4.5", *small, *ranked, "--out", out])
+    assert options.run(options) == 0
+    recording, traces = read_traces(Path(out))
+    assert recording.siblings == Siblings(shares=(0.3, 0.08), off_spine=0.7)
+    assert any(one.ranks[one.accepted :] for one in traces[0].attempts)
     for words in (["traces", "--out", out], ["traces", "--imposed", "x=1", "--out", out]):
         options = parser.parse_args(words)
         with pytest.raises(TraceError):
@@ -125,3 +132,34 @@ def test_a_trace_shorter_than_its_output_is_refused(tmp_path: Path) -> None:
     TRACES.write(tmp_path / "t", Recording(source="x", drafts=2), (Trace(prompt=1, tokens=3, attempts=()),))
     with pytest.raises(TraceError, match="an attempt for each"):
         read_traces(tmp_path / "t")
+
+
+def test_ranks_say_what_siblings_are_worth() -> None:
+    siblings = Siblings(shares=(0.4, 0.1), off_spine=0.5)
+    recording, traces = impose(dataclasses.replace(SMALL, spread=0.0, lengths={7: 3.0}, siblings=siblings))
+    plain = impose(dataclasses.replace(SMALL, spread=0.0, lengths={7: 3.0}))[1]
+    assert recording.siblings == siblings
+    assert "siblings right in 0.4, 0.1 of the misses, 0.5 off the spine" in recording.source
+    attempts = [one for trace in traces for one in trace.attempts]
+    assert [(one.accepted, one.confidences) for one in attempts] == [
+        (one.accepted, one.confidences) for trace in plain for one in trace.attempts
+    ]  # what chains are worth is as it was
+    behind: list[int] = []
+    for one in attempts:
+        assert one.ranks[: one.accepted] == (0,) * one.accepted
+        assert len(one.ranks) <= 7
+        if len(one.ranks) > one.accepted:
+            assert one.ranks[one.accepted] in {1, 2}
+            behind += [*one.ranks[one.accepted + 1 :], *[-1] * (len(one.ranks) < 7)]
+    missed = [one.ranks[one.accepted :] for one in attempts if one.accepted < 7]
+    for rank, share in enumerate(siblings.shares, 1):
+        found = sum(one[:1] == (rank,) for one in missed) / len(missed)
+        assert found == pytest.approx(share, abs=0.02)
+    chance = 0.69  # that gives 3.0 at 7 drafts
+    assert sum(rank == 0 for rank in behind) / len(behind) == pytest.approx(0.5 * chance, abs=0.03)
+
+
+@pytest.mark.parametrize(("shares", "off"), [((), 0.5), ((0.7, 0.4), 0.5), ((-0.1,), 0.5), ((0.3,), 1.5)])
+def test_siblings_that_cannot_be_are_refused(shares: tuple[float, ...], off: float) -> None:
+    with pytest.raises(TraceError, match="`siblings`: shares of 0 or more make 1 at most"):
+        dataclasses.replace(SMALL, siblings=Siblings(shares=shares, off_spine=off))

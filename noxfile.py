@@ -31,6 +31,12 @@ NVRTC = [
         "nvidia-cuda-nvrtc==13.5.37",
     )
 ]
+TESTED = {
+    "TRITON_INTERPRET": "1",  # before any kernel is defined
+    "OMP_NUM_THREADS": "1",  # models are small, and waiting threads burn the core of the other
+    "OMP_WAIT_POLICY": "passive",
+    "PYTHONDONTWRITEBYTECODE": None,  # whoever set it: each of many processes would compile our modules
+}
 # Tests that measure times or the load of the machine: no other test runs beside them.
 ALONE = (
     "tests/agent_loop/zoo",
@@ -269,25 +275,21 @@ def tests(session: nox.Session) -> None:
     """Run the test suite, the real default target included: in two processes, and what times things alone."""
     _install(session, "dev")
     session.install("--no-deps", TRITON, *NVRTC)
-    environment = {
-        "TRITON_INTERPRET": "1",  # before any kernel is defined
-        "OMP_NUM_THREADS": "1",  # models are small, and waiting threads burn the core of the other
-        "OMP_WAIT_POLICY": "passive",
-    }
     command = ("pytest", "-m", "not slow and not gpu and not vllm", "--durations=25")
     if session.posargs:
-        session.run(*command, *session.posargs, env=environment)
+        session.run(*command, *session.posargs, env=TESTED)
         return
     apart = [f"--deselect={path}" for path in ALONE]
-    session.run(*command, "-n", "2", "--dist", "worksteal", *apart, env=environment)
-    session.run(*command, *ALONE, env=environment)
+    session.run(*command, "-n", "2", "--dist", "worksteal", *apart, env=TESTED)
+    session.run(*command, *ALONE, env=TESTED)
 
 
 @nox.session(name="tests-slow")
 def tests_slow(session: nox.Session) -> None:
-    """Run the simulations and long runs."""
+    """Run the simulations, long runs, and what the other tests try in fewer ways."""
     _install(session, "dev")
-    session.run("pytest", "-m", "slow and not gpu and not vllm", *session.posargs)
+    session.install("--no-deps", TRITON, *NVRTC)
+    session.run("pytest", "-m", "slow and not gpu and not vllm", *session.posargs, env=TESTED)
 
 
 @nox.session

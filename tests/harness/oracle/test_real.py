@@ -18,7 +18,7 @@ from tests.harness.oracle.stock import job, response
 
 TEXTS = ("Write a haiku about tea.", "What is 17 * 23?")
 HELD_OUT = ("Name three rivers in France.", "def fibonacci(n):")
-TOKENS = 8
+TOKENS = 5
 
 
 def real_job() -> Job:

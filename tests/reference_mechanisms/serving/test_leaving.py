@@ -90,7 +90,7 @@ def test_a_client_that_goes_from_a_whole_answer_is_cancelled(deployment: Deploym
         assert client.gate.cancelled == ["cmpl-r0"]
 
 
-@pytest.mark.parametrize("lanes", [1, 4])
+@pytest.mark.parametrize("lanes", [pytest.param(1, marks=pytest.mark.slow), 4])
 def test_two_hundred_requests_with_cancels_and_stops_leave_nothing_behind(
     deployment: Deployment, lanes: int
 ) -> None:

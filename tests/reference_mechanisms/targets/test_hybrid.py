@@ -61,7 +61,21 @@ class Pair(NamedTuple):
     steps: Tensor
 
 
-@pytest.fixture(scope="module", params=list(MODELS.values()), ids=list(MODELS))
+SELDOM = (  # the other family has the same heads
+    "qwen3-next, one value head a key head",
+    "qwen3-next, one key head",
+    "qwen3.5, four value heads a key head",
+    "qwen3.5, text of a tied model that sees",
+)
+
+
+@pytest.fixture(
+    scope="module",
+    params=[
+        pytest.param(changes, id=name, marks=pytest.mark.slow if name in SELDOM else ())
+        for name, changes in MODELS.items()
+    ],
+)
 def pair(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Pair:
     folder = write_hybrid(tmp_path_factory.mktemp("hybrid"), **request.param)
     ids, stock = random_ids(LENGTH), stock_hybrid(folder, torch.float32)

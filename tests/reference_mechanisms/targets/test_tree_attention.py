@@ -13,6 +13,7 @@ from reference_mechanisms.engine.rows import Rows, Segment
 from reference_mechanisms.targets.linear import prepacks
 from reference_mechanisms.targets.llama import KEY_BUCKET, LlamaTarget, load_llama
 from reference_mechanisms.verification.tree import depths_of
+from tests.exhaustive import slow_but
 from tests.reference_mechanisms.targets.models import (
     CPU,
     VOCAB,
@@ -92,7 +93,7 @@ def test_a_node_changes_its_descendants_alone(target: LlamaTarget, cache: KVCach
         assert moved == {one for one in range(len(TOKENS)) if node in path_to(one)}
 
 
-@pytest.mark.parametrize("node", range(-1, len(TOKENS)))
+@pytest.mark.parametrize("node", slow_but((-1, 0, 3, 6, 8, len(TOKENS) - 1), range(-1, len(TOKENS))))
 def test_a_committed_path_leaves_the_cache_of_its_chain(
     target: LlamaTarget, cache: KVCache, node: int
 ) -> None:

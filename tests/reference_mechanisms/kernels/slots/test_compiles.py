@@ -16,7 +16,7 @@ ROOT = Path(__file__).resolve().parents[4]
 pytestmark = pytest.mark.skipif(importlib.util.find_spec("triton") is None, reason="no Triton here")
 
 
-@pytest.mark.parametrize("capability", [90, 120])
+@pytest.mark.parametrize("capability", [90, pytest.param(120, marks=pytest.mark.slow)])
 def test_every_kernel_compiles(tmp_path: Path, capability: int) -> None:
     environment = {name: value for name, value in os.environ.items() if name != "TRITON_INTERPRET"}
     ran = subprocess.run(

@@ -17,6 +17,7 @@ from reference_mechanisms.kernels.weight12.arrange import arrange, arrange_raw
 from reference_mechanisms.kernels.weight12.launching import linear as cuda_linear
 from reference_mechanisms.weight12.encode import encode
 from reference_mechanisms.weight12.planes import Planes, from_packed
+from tests.exhaustive import slow_but
 from tests.reference_mechanisms.weight12 import samples
 from tests.reference_mechanisms.weight12.samples import Bits, Shape
 
@@ -103,9 +104,12 @@ def same_bits(one: Tensor, two: Tensor) -> bool:
     return torch.equal(one.contiguous().view(torch.int16), two.contiguous().view(torch.int16))
 
 
+PRODUCTS = [(shape, kind) for shape in SHAPES for kind in KINDS]
+FEW = [one for one in PRODUCTS if one[0] == SHAPES[0] or one[1] == "one_spread_row"]
+
+
 @every_way
-@pytest.mark.parametrize("kind", KINDS)
-@pytest.mark.parametrize("shape", SHAPES, ids=str)
+@pytest.mark.parametrize(("shape", "kind"), PRODUCTS if GPU else slow_but(FEW, PRODUCTS), ids=str)
 def test_the_product_is_that_of_the_twin_and_right(way: str, kind: str, shape: Shape) -> None:
     matrix, weight = both(moderate(samples.KINDS[kind](shape, 3)))
     product, twin = WAYS[way].packed(matrix), WAYS[way].twin(weight)
@@ -148,7 +152,9 @@ def test_specials_spread_as_in_the_twin(way: str) -> None:
 @pytest.mark.parametrize(
     "way", [pytest.param(name, marks=MARKS.get(name, [])) for name, way in WAYS.items() if way.own]
 )
-@pytest.mark.parametrize("shape", SHAPES[1:], ids=str)
+@pytest.mark.parametrize(
+    "shape", [pytest.param(one, marks=() if GPU or one[0] < 100 else pytest.mark.slow) for one in SHAPES[1:]]
+)
 def test_a_token_alone_gives_what_it_gives_among_others(way: str, shape: Shape) -> None:
     product = WAYS[way].packed(both(moderate(samples.one_spread_row(shape, 2)))[0])
     x = tokens(33, shape[1])

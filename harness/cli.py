@@ -119,6 +119,7 @@ def _add_run(commands: argparse._SubParsersAction[_Parser]) -> None:
     run = commands.add_parser("run", help="measure the arms of a plan, check every token, write a report")
     run.add_argument("plan", help="name of a built-in plan, or a .toml file")
     run.add_argument("--out", type=Path, help="run folder (default: reports/<plan name>)")
+    run.add_argument("--no-page", action="store_true", help="leave report.html to `render`: a second less")
     _add_evals_dir(run)
     _add_modes(run)
     run.set_defaults(run=_run)
@@ -155,9 +156,11 @@ def _measure_for(options: argparse.Namespace) -> Callable[[Job, Path, Mode], Rep
         from harness.run import execute  # noqa: PLC0415
 
         sets, calibration = _prompts(job, options.evals_dir)
-        command = ("specpilot-harness", *sys.argv[1:])
+        command, page = ("specpilot-harness", *sys.argv[1:]), not getattr(options, "no_page", False)
         with RichReporter() as reporter:
-            report, closing = execute(job, sets, calibration, out, reporter, command=command, mode=mode)
+            report, closing = execute(
+                job, sets, calibration, out, reporter, command=command, mode=mode, page=page
+            )
         print(closing)
         return report
 

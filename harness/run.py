@@ -60,7 +60,7 @@ def without(calibration: PromptSet, sets: Sequence[PromptSet]) -> tuple[Prompt, 
     return tuple(prompt for prompt in calibration.prompts if prompt.row_sha256 not in used)
 
 
-def execute(
+def execute(  # noqa: PLR0913 - what is run, and how it is told
     job: Job,
     sets: Sequence[PromptSet],
     calibration: Sequence[Prompt],
@@ -69,6 +69,7 @@ def execute(
     *,
     command: Sequence[str],
     mode: Mode = "new",
+    page: bool = True,
 ) -> tuple[Report, str]:
     """Run the job and write its report.
 
@@ -80,6 +81,7 @@ def execute(
         reporter: shown the progress.
         command: argv, for the report.
         mode: what to do with what an earlier run left in `out`.
+        page: whether report.html is written, too.
 
     Returns:
         The report and the closing table for the console.
@@ -127,9 +129,9 @@ def execute(
             warnings=(*tokenizer.warnings, *_unwatched(job, foreign)),
         )
         report = assemble(evidence, datetime.datetime.now(datetime.UTC))
-        write_report(report, folder)
+        write_report(report, folder, page=page)
         run_folder.finish(folder)
-    return report, closing_table(report, folder)
+    return report, closing_table(report, folder, page=page)
 
 
 def tokenise(job: Job, sets: Sequence[PromptSet], tokenizer: PromptTokenizer) -> tuple[PromptLine, ...]:

@@ -62,7 +62,7 @@ class LocalProcesses:
             plan = write_job(job, folder)
             mode = ("--resume",) if RunFolder(run).job.is_file() else ()
             self._run(
-                ("run", str(plan), "--out", str(run), *mode, *self._options),
+                ("run", str(plan), "--out", str(run), "--no-page", *mode, *self._options),
                 folder,
                 (EXIT_OK, EXIT_VIOLATED, EXIT_INVALID),
             )

@@ -10,7 +10,7 @@ from harness.report.text import name, plain
 from harness.results import Report
 
 
-def closing_table(report: Report, folder: RunFolder) -> str:
+def closing_table(report: Report, folder: RunFolder, *, page: bool = True) -> str:
     """Arm, tokens/s, speedup over `ar` with its interval, acceptance length, verdicts."""
     smoke = "smoke run, behind no claim: " if report.label == "smoke" else ""
     lines = [
@@ -25,7 +25,6 @@ def closing_table(report: Report, folder: RunFolder) -> str:
     lines.append(tables.statement(report))
     failed = [audit for audit in report.audits if audit.passed is False]
     lines += [f"audit failed: {name(audit.name)}: {plain(audit.detail)}" for audit in failed]
-    lines += [
-        f"report: {folder.report_html} (also .md, .json); check it: specpilot-harness check {folder.root}"
-    ]
+    written = f"{folder.report_html} (also .md, .json)" if page else f"{folder.report_md} (also .json)"
+    lines += [f"report: {written}; check it: specpilot-harness check {folder.root}"]
     return "\n".join(lines)

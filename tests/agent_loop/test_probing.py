@@ -133,6 +133,7 @@ def test_stock_of_a_deployment_is_measured_traced_and_told(
     assert sum(gap["share"] for gap in found["gaps"]) == pytest.approx(1.0)
     # The same folder again is read, not measured; its peaks may be used for another run.
     (run,) = [one.parent for one in (tmp_path / "work").rglob("report.json")]
+    assert sorted(one.name for one in run.glob("report.*")) == ["report.json", "report.md"]  # no page
     assert main(["loop", "ceiling", str(run), "--peaks", str(out)]) == EXIT_OK
     assert "drafter" in capsys.readouterr().out  # fitted from the arms: there is no trace
 

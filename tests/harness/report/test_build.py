@@ -28,6 +28,12 @@ def test_the_three_files_lie_there_and_the_json_is_the_record(tmp_path: Path) ->
     assert folder.report_html.read_text(encoding="utf-8") == render_html(report)
 
 
+def test_the_page_may_be_left_out(tmp_path: Path) -> None:
+    folder = RunFolder(tmp_path / "run")
+    write_report(build.near_tie(), folder, page=False)
+    assert sorted(path.name for path in folder.root.iterdir()) == ["report.json", "report.md"]
+
+
 def test_where_the_json_cannot_be_written_the_others_lie_already(tmp_path: Path) -> None:
     folder = RunFolder(tmp_path)
     folder.report_json.mkdir()

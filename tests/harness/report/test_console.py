@@ -39,6 +39,7 @@ def test_it_ends_with_the_verdict_and_where_the_report_lies() -> None:
     assert lines[-2] == found.statement
     assert "reports/today/report.html" in lines[-1]
     assert "specpilot-harness check reports/today" in lines[-1]
+    assert "report: reports/today/report.md (also .json)" in closing_table(build.report(), FOLDER, page=False)
 
 
 def test_a_smoke_run_says_so_and_a_full_run_does_not() -> None:

@@ -33,6 +33,7 @@ from reference_mechanisms.kernels.slots.packing import Packed
 from reference_mechanisms.request import Event, Request, Sampling
 from reference_mechanisms.targets.linear import prepacks
 from reference_mechanisms.targets.llama import LlamaTarget, load_llama
+from tests.exhaustive import slow_but
 from tests.reference_mechanisms.batching.slot_cases import (
     CAPACITY,
     DRAFTS,
@@ -128,9 +129,11 @@ SETTINGS = {
 }
 
 
-@pytest.mark.parametrize("ahead", [0, 1])
-@pytest.mark.parametrize("which", ["mixed", "plain"])
-@pytest.mark.parametrize("name", SETTINGS)
+WAYS = [(name, which, ahead) for name in SETTINGS for which in ("mixed", "plain") for ahead in (0, 1)]
+FEW = [one for one in WAYS if one[1:] == ("mixed", 1) or one[0] == "ragged"]
+
+
+@pytest.mark.parametrize(("name", "which", "ahead"), slow_but(FEW, WAYS))
 def test_every_request_gets_what_it_would_get_alone(
     target: LlamaTarget, alone: dict[str, dict[str, list[Event]]], name: str, which: str, ahead: int
 ) -> None:
@@ -156,7 +159,7 @@ def test_autoregressive_too(target: LlamaTarget, alone: dict[str, dict[str, list
         assert hold_same(todo, run(engine_on(lane, SETTINGS["ragged"]), todo, 5), alone[which]) == len(todo)
 
 
-@pytest.mark.parametrize("name", NETWORKS)
+@pytest.mark.parametrize("name", slow_but(("dflash", "eagle3"), NETWORKS))
 def test_a_step_is_started_before_the_one_in_front_is_read(
     target: LlamaTarget, alone: dict[str, dict[str, list[Event]]], name: str
 ) -> None:

@@ -1,8 +1,7 @@
 """Arms with a known answer, measured beside the candidates under names like theirs. Pure.
 
-Stock under another name must not gain; an arm that is surely slower must be seen to be, and where by how
-much is known, by that much. Where one of them reads otherwise the instrument is broken, and the campaign
-stops.
+Stock under another name must not gain; an arm that is surely slower must be seen to be; one that is slower
+by a known factor must not surely read another. Else the instrument is broken, and the campaign stops.
 """
 
 from __future__ import annotations
@@ -47,19 +46,20 @@ def check_controls(told: Mapping[str, Verdict], delay: float = 0.0) -> str | Non
         told: what was measured of each control.
         delay: of the delayed arm.
     """
-    same, handicap = told.get(SAME), told.get(HANDICAP) or told.get(DELAYED)
+    same, handicap, late = told.get(SAME), told.get(HANDICAP), told.get(DELAYED)
     if same is not None and same.effect is None:
         return f"A/A control gave no figure: {reading(same)}"
     if same is not None and same.effect is not None and same.effect.low > 1.0 + TOLERANCE:
         return f"A/A control: stock gains over itself, {reading(same)}"
-    if handicap is not None and handicap.outcome in ("LOSSY", "CHEAT"):
-        return f"positive control: {handicap.outcome}: {handicap.detail}"
-    if handicap is not None and (handicap.effect is None or handicap.effect.high >= 1.0):
+    for positive in (handicap, late):
+        if positive is not None and (positive.effect is None or positive.outcome in ("LOSSY", "CHEAT")):
+            return f"positive control: {positive.outcome}: {positive.detail}"
+    if handicap is not None and handicap.effect is not None and handicap.effect.high >= 1.0:
         return f"positive control: an arm that is surely slower is not seen to be: {reading(handicap)}"
-    if DELAYED in told and handicap is not None and handicap.effect is not None:
-        must, effect = 1.0 / (1.0 + delay), handicap.effect
-        if effect.low > must * (1.0 + KNOWN) or effect.high < must * (1.0 - KNOWN):
-            return f"positive control: an arm of {must:.2f} times stock's speed reads {reading(handicap)}"
+    if late is not None and late.effect is not None:
+        must = 1.0 / (1.0 + delay)
+        if late.effect.low > must * (1.0 + KNOWN) or late.effect.high < must * (1.0 - KNOWN):
+            return f"positive control: an arm of {must:.2f} times stock's speed reads {reading(late)}"
     return None
 
 

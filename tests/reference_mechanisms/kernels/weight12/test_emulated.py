@@ -22,6 +22,7 @@ from reference_mechanisms.kernels.weight12.schedule import (
     Way,
     variant,
 )
+from tests.exhaustive import slow_but
 from tests.reference_mechanisms.kernels.weight12.emulation.running import COMPILER, EmulationError, emulated
 from tests.reference_mechanisms.weight12 import samples
 
@@ -72,13 +73,10 @@ def exact(x: Tensor, weight: Tensor) -> Tensor:
 
 @pytest.mark.parametrize(
     ("name", "count"),
-    [
-        ("plain", 3),
-        ("bulk", 13),
-        ("fours", 29),
-        ("bulk-fours", 13),
-        ("bulk-fours-warps", 29),
-    ],
+    slow_but(
+        [("plain", 3), ("bulk-fours", 13), ("bulk-fours-warps", 29)],
+        [("plain", 3), ("bulk", 13), ("fours", 29), ("bulk-fours", 13), ("bulk-fours-warps", 29)],
+    ),
 )
 def test_every_way_gives_the_bits_of_the_twin_at_any_number_of_tokens(name: str, count: int) -> None:
     weight = matrix(1)
@@ -103,7 +101,7 @@ def test_rows_that_lie_anywhere_and_columns_that_fill_no_unit(name: str) -> None
         torch.testing.assert_close(found.double(), exact(x, weight), rtol=2**-8, atol=1e-5)
 
 
-@pytest.mark.parametrize("name", ["plain", "bulk-fours"])
+@pytest.mark.parametrize("name", slow_but(["bulk-fours"], ["plain", "bulk-fours"]))
 def test_a_gate_in_the_same_launch_is_that_of_its_own_launch(name: str) -> None:
     weight = matrix(3)[:128]
     plain, gated = both(weight)[0], both(weight[in_turn(128)], gated=True)

@@ -112,7 +112,7 @@ class ReferenceSession:
             self._digests = {name: weights_sha256(one.path) for name, one in self._folders.items()}
             self._tree_figures = tree_figures(self._arms, self._loaded, self._digests)
             self._two_level = two_levels(self._arms, self._loaded, self._dense, taps)
-            hold_buckets(self._arms, self._target)
+            hold_buckets(self._arms)
             hold_step_costs(self._arms, self._loaded, deployment.weights_format)
             self._lanes = lanes_of(self._arms, self._target, deployment.context_length)
         self.runners = Runners()

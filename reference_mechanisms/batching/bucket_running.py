@@ -15,7 +15,7 @@ from reference_mechanisms.engine.rows import Rows
 from reference_mechanisms.engine.slot_prompt import SlotPrompt
 from reference_mechanisms.engine.slot_rows import Slots
 from reference_mechanisms.engine.slot_step import Shape, Sitting, SlotBuffers, SlotStep
-from reference_mechanisms.engine.slot_tree import DenseTreeSlots, SlotTreeStep, depth_of
+from reference_mechanisms.engine.slot_tree import SlotTreeStep, TreeSlots, depth_of
 from reference_mechanisms.engine.slots import open_slots, open_tree_slots
 from reference_mechanisms.engine.target import Target
 from reference_mechanisms.errors import TargetError
@@ -53,12 +53,14 @@ class BucketRunner:
         self.target, self.most, self.shapes = target, most, by_size(shapes)
         self.slots, self.graphs = slots, graphs
         rows, positions = self.shapes[-1].rows, capacity + most
-        self._trees: DenseTreeSlots | None = None
+        sizes = {"rows": rows, "most": most}
+        self._trees: TreeSlots | None = None
         self.model: Slots
         if levels:
-            self.model = self._trees = open_tree_slots(target, slots, positions, levels=levels, graphs=graphs)
+            self._trees = open_tree_slots(target, slots, positions, **sizes, levels=levels, graphs=graphs)
+            self.model = self._trees
         else:
-            self.model = open_slots(target, slots, positions, rows=rows, most=most, graphs=graphs)
+            self.model = open_slots(target, slots, positions, **sizes, graphs=graphs)
         self.cache, self.device = self.model.cache, target.device
         how = "CUDA graphs" if graphs.records else "no graphs"
         self.about = (

@@ -27,9 +27,9 @@ from reference_mechanisms.drafters.trained import Drafting
 from reference_mechanisms.engine.decode import Decoder
 from reference_mechanisms.engine.graphs import Graphs
 from reference_mechanisms.engine.slot_lane import LaneSizes, SlotLane
-from reference_mechanisms.engine.slots import open_slots, tree_target
+from reference_mechanisms.engine.slots import open_slots
 from reference_mechanisms.engine.target import Target
-from reference_mechanisms.errors import RequestError, TargetError
+from reference_mechanisms.errors import RequestError
 from reference_mechanisms.request import Event, Request
 
 
@@ -38,25 +38,18 @@ def ration_of(arm: ArmSettings, bound: Bound | None) -> Ration | None:
     return Ration() if arm.rationed(bound) else None
 
 
-def hold_buckets(arms: Mapping[str, ArmSettings], target: Target) -> None:
-    """Hold that steps of arms with `batch_buckets` can run the target as their arm wants it.
+def hold_buckets(arms: Mapping[str, ArmSettings]) -> None:
+    """Hold that steps of arms with `batch_buckets` can run recurrent layers as their arm wants them.
 
     Raises:
         ParameterError: naming the arm.
     """
     for name, arm in arms.items():
-        if arm.batching is None or not arm.batching.buckets:
-            continue
-        if arm.dense_trees:
+        if arm.dense_trees and arm.batching is not None and arm.batching.buckets:
             raise ParameterError(
                 f"arms[{name}].params: `batch_buckets` runs recurrent layers row after row; leave it or "
                 f"`delta_form` = 'wy' out"
             )
-        if arm.tree is not None:
-            try:
-                tree_target(target)
-            except TargetError as error:
-                raise ParameterError(f"arms[{name}].params: {error}") from None
 
 
 class Runners:

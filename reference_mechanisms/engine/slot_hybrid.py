@@ -7,23 +7,46 @@ inside the step, or before the next program where the host decides. A step witho
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from typing import NamedTuple
 
 import torch
 from torch import Tensor
 
 from reference_mechanisms.engine.cache import KVCache
 from reference_mechanisms.engine.graphs import Graphs, hold_fit
+from reference_mechanisms.engine.slot_paths import PathMover
 from reference_mechanisms.engine.slot_rows import SlotLayout
 from reference_mechanisms.engine.staging import send
 from reference_mechanisms.engine.target import Forward
-from reference_mechanisms.kernels.slots.choice import slot_delta_kernels_for, slot_kernels_for
-from reference_mechanisms.kernels.slots.delta import Kept, SlotDeltaPlan, new_states
+from reference_mechanisms.kernels.slots.choice import (
+    slot_delta_kernels_for,
+    slot_kernels_for,
+    slot_tree_kernels_for,
+)
+from reference_mechanisms.kernels.slots.delta import (
+    KeptRows,
+    SlotDeltaPlan,
+    chain_plan,
+    new_states,
+    tree_plan,
+)
 from reference_mechanisms.kernels.slots.packing import Packed
-from reference_mechanisms.kernels.step.delta import chain_plan, new_log
+from reference_mechanisms.kernels.slots.trees import lay, tree_stand
+from reference_mechanisms.kernels.step import delta
+from reference_mechanisms.kernels.step.delta import new_log
 from reference_mechanisms.kernels.step.delta_form import KernelDeltaMixer
 from reference_mechanisms.targets.gated_delta import STATE_TYPE, DeltaInputs, DeltaMixer
 from reference_mechanisms.targets.hybrid import HybridTarget, Mixing
+from reference_mechanisms.targets.layer_ops import LayerOps
+
+
+class Kept(NamedTuple):
+    """What the host has committed of a slot."""
+
+    first: int  # row of the log
+    start: int  # position of that row
+    path: Sequence[int]  # rows behind `first`
 
 
 class SlotHybridCache:
@@ -43,7 +66,7 @@ class SlotHybridCache:
         layers = config.kinds.count("linear_attention")
         self.states = new_states(config.delta, layers, slots, target.dtype, target.device)
         self._ran: dict[int, int] = {}  # first row of each slot that the host may commit rows of
-        self._waiting: dict[int, tuple[int, int]] = {}  # of a slot: first row, and how many are kept
+        self._waiting: dict[int, Kept] = {}
 
     def length(self, slot: int) -> int:
         """Committed positions."""
@@ -63,24 +86,18 @@ class SlotHybridCache:
         self._ran[slot] = first
 
     def commit(self, slot: int, kept: int) -> None:
-        """Keep rows: by the host's word if it was told of them, else the device has kept them."""
-        self.kv.commit(slot, kept)
-        first = self._ran.pop(slot, None)
-        if first is not None and kept:
-            self._waiting[slot] = first, kept
+        """Keep the first `kept` rows: by the host's word if it was told of them, else the device has."""
+        self.commit_path(slot, range(kept))
 
     def commit_path(self, slot: int, path: Sequence[int]) -> None:
-        """As `commit`, of rows that are a chain.
+        """The same for a path of rows, each the parent of the next."""
+        first = self._ran.pop(slot, None)
+        if first is not None and path:
+            self._waiting[slot] = Kept(first, self.kv.length(slot), path)
+        self.kv.commit(slot, len(path))
 
-        Raises:
-            ValueError: they are another path.
-        """
-        if list(path) != list(range(len(path))):
-            raise ValueError(f"slot {slot}: rows {list(path)} are no chain")
-        self.commit(slot, len(path))
-
-    def take_waiting(self) -> dict[int, tuple[int, int]]:
-        """What the host has committed since it was asked last: of each slot its first row, and how many."""
+    def take_waiting(self) -> dict[int, Kept]:
+        """What the host has committed since it was asked last, by slot."""
         found, self._waiting = self._waiting, {}
         return found
 
@@ -115,9 +132,8 @@ class HybridSlots:
         self.delta = slot_delta_kernels_for(device, dtype)
         self.log = new_log(config.delta, layers, rows, dtype, device)
         self._most, self._scratch = most, slots
-        # Slot, first row and kept rows of each seat, as the host has it.
-        self._kept = torch.zeros((3, slots), dtype=torch.int64, device=device)
-        self._index = torch.arange(most, device=device)
+        # Slot, first row, kept rows and path of each seat, as the host has it.
+        self._kept = torch.zeros((slots, 3 + most), dtype=torch.int64, device=device)
         self._replay = graphs.program(self._replaying)
 
     def rows(self, rows: int, most: int, taps: Sequence[int]) -> HybridSlotRows:
@@ -133,56 +149,148 @@ class HybridSlots:
         waiting = self.cache.take_waiting()
         if not waiting:
             return
-        seats = [(slot, first, kept) for slot, (first, kept) in waiting.items()]
-        seats += [(self._scratch, 0, 0)] * (self._scratch - len(seats))
-        send(self._kept, [list(part) for part in zip(*seats, strict=True)])
+        seats = []
+        for slot, (first, _, path) in waiting.items():
+            seats.append([slot, first, len(path), *path, *[0] * (self._most - len(path))])
+        empty = [[self._scratch, *[0] * (2 + self._most)]] * (self._scratch - len(seats))
+        send(self._kept, [*seats, *empty])
         self._replay()
+        self._moved(waiting)
+
+    def _moved(self, waiting: Mapping[int, Kept]) -> None:
+        """Keys and values of chains lie in order already."""
 
     @torch.inference_mode()
     def _replaying(self) -> None:
-        slots, first, counts = self._kept
-        self.delta.replay(self.cache.states, self.log, Kept(slots, first, counts, self._index))
+        slots, first, counts = (self._kept[:, n].contiguous() for n in range(3))
+        kept = KeptRows(slots, first, counts, self._kept[:, 3:].contiguous())
+        self.delta.replay(self.cache.states, self.log, kept)
 
+    def mixing(self, rotations: Tensor, ops: LayerOps, plan: SlotDeltaPlan) -> Mixing:
+        """How rows see each other.
 
-class HybridSlotRows:
-    """As `slot_rows.DenseSlotRows`; states move on as rows are kept."""
-
-    def __init__(self, slots: HybridSlots, *, rows: int, most: int, taps: Sequence[int]) -> None:
-        """Allocate the constants; arguments as of `slot_rows.Slots.rows`."""
-        self._slots, self._taps = slots, tuple(taps)
-        target, cache = slots.target, slots.cache
-        config = target.config
-        self._layout = SlotLayout(cache.kv, rows, most, config.norm_eps)
-        self._rotations = target.rotations  # kept: a larger cache gives the target another table
-        self._straight = target.straight_rotations(cache.capacity)
-        self._windows = chain_plan(most, config.delta.kernel, target.device).windows
-        self._index = torch.arange(most, device=target.device)
-
-    def pack(self, slots: Tensor, starts: Tensor, counts: Tensor) -> Packed:
-        """As in `slot_rows.SlotRows`."""
-        return self._layout.pack(slots, starts, counts)
-
-    @torch.inference_mode()
-    def __call__(self, ids: Tensor, packed: Packed) -> Forward:
-        """As in `slot_rows.SlotRows`."""
-        slots, plan = self._slots, SlotDeltaPlan(packed, self._windows)
-        ops = slots.kernels.ops(self._layout.stand(packed, self._straight))
+        Args:
+            rotations: of each row.
+            ops: of the attention layers; they leave a head as it is.
+            plan: of the recurrent ones.
+        """
 
         def attend(layer: int, qkv: Tensor) -> Tensor:
             return ops.attend(layer, qkv, None)
 
         def recur(layer: int, mixer: DeltaMixer | KernelDeltaMixer, inputs: DeltaInputs) -> Tensor:
             plain = mixer.plain if isinstance(mixer, KernelDeltaMixer) else mixer
-            return slots.delta.recur(plain, inputs, plan, slots.cache.states, slots.log, layer)
+            return self.delta.recur(plain, inputs, plan, self.cache.states, self.log, layer)
 
-        mixing = Mixing(self._rotations[packed.positions], attend, recur)
+        return Mixing(rotations, attend, recur)
+
+
+class _HybridRows:
+    """What rows of chains and of trees share."""
+
+    def __init__(self, slots: HybridSlots, *, rows: int, most: int, taps: Sequence[int]) -> None:
+        self._slots, self._taps, self._most = slots, tuple(taps), most
+        target, cache = slots.target, slots.cache
+        self._layout = SlotLayout(cache.kv, rows, most, target.config.norm_eps)
+        self._rotations = target.rotations  # kept: a larger cache gives the target another table
+        self._straight = target.straight_rotations(cache.capacity)
+
+    def pack(self, slots: Tensor, starts: Tensor, counts: Tensor) -> Packed:
+        """As in `slot_rows.SlotRows`."""
+        return self._layout.pack(slots, starts, counts)
+
+
+class HybridSlotRows(_HybridRows):
+    """As `slot_rows.DenseSlotRows`; states move on as rows are kept."""
+
+    def __init__(self, slots: HybridSlots, *, rows: int, most: int, taps: Sequence[int]) -> None:
+        """Allocate the constants; arguments as of `slot_rows.Slots.rows`."""
+        super().__init__(slots, rows=rows, most=most, taps=taps)
+        target = slots.target
+        self._windows = delta.chain_plan(most, target.config.delta.kernel, target.device).windows
+        self._path = torch.arange(most, device=target.device)
+
+    @torch.inference_mode()
+    def __call__(self, ids: Tensor, packed: Packed) -> Forward:
+        """As in `slot_rows.SlotRows`."""
+        slots, plan = self._slots, chain_plan(packed, self._windows)
+        ops = slots.kernels.ops(self._layout.stand(packed, self._straight))
+        mixing = slots.mixing(self._rotations[packed.positions], ops, plan)
         return slots.target.run(ids, mixing, self._taps)
 
     @torch.inference_mode()
     def keep(self, packed: Packed, counts: Tensor) -> None:
         """As in `slot_rows.SlotRows`."""
-        kept = Kept(packed.slots, packed.first, counts, self._index)
-        self._slots.delta.replay(self._slots.cache.states, self._slots.log, kept)
+        slots, paths = self._slots, self._path.expand(len(counts), -1)
+        kept = KeptRows(packed.slots, packed.first, counts, paths)
+        slots.delta.replay(slots.cache.states, slots.log, kept)
+
+
+class HybridTreeSlots(HybridSlots):
+    """As `slot_tree.DenseTreeSlots`."""
+
+    def __init__(
+        self,
+        target: HybridTarget,
+        slots: int,
+        positions: int,
+        *,
+        rows: int,
+        most: int,
+        levels: int,
+        graphs: Graphs,
+    ) -> None:
+        """Allocate.
+
+        Args:
+            target: as of `HybridSlots`, as are the others.
+            slots: requests at a time.
+            positions: of each.
+            rows: of the largest program.
+            most: of a request, in a step.
+            levels: of the deepest tree, at most.
+            graphs: record what the host decides.
+
+        Raises:
+            TargetError: it does not fit the device.
+        """
+        super().__init__(target, slots, positions, rows=rows, most=most, graphs=graphs)
+        self.levels = levels
+        head_dim = target.config.head_dim
+        self.tree_kernels = slot_tree_kernels_for(target.device, target.dtype, head_dim)
+        self._mover = PathMover(self.cache.kv, levels, self.tree_kernels, graphs)
+
+    def tree_rows(self, rows: int, most: int, taps: Sequence[int]) -> HybridSlotTreeRows:
+        """As in `slot_tree.TreeSlots`."""
+        return HybridSlotTreeRows(self, rows=rows, most=most, taps=taps)
+
+    def _moved(self, waiting: Mapping[int, Kept]) -> None:
+        apart = {
+            slot: (one.start, one.path)
+            for slot, one in waiting.items()
+            if list(one.path) != list(range(len(one.path)))
+        }
+        if apart:
+            self._mover(apart)
+
+
+class HybridSlotTreeRows(_HybridRows):
+    """As `slot_tree.DenseTreeRows`."""
+
+    def __init__(self, slots: HybridTreeSlots, *, rows: int, most: int, taps: Sequence[int]) -> None:
+        """Allocate the constants; arguments as of `slot_rows.Slots.rows`."""
+        super().__init__(slots, rows=rows, most=most, taps=taps)
+        self._levels, self._tree_kernels = slots.levels, slots.tree_kernels
+
+    @torch.inference_mode()
+    def __call__(self, ids: Tensor, packed: Packed, parents: Tensor) -> Forward:
+        """As in `slot_tree.SlotTreeRows`."""
+        target, trees = self._slots.target, lay(packed, parents, self._levels)
+        stand = tree_stand(self._layout.stand(packed, self._straight), trees)
+        plan = tree_plan(packed, trees, target.config.delta.kernel, self._most)
+        rotations = self._rotations[stand.stand.packed.positions]
+        mixing = self._slots.mixing(rotations, self._tree_kernels.ops(stand), plan)
+        return target.run(ids, mixing, self._taps)
 
 
 def slot_bytes(target: HybridTarget, slots: int, positions: int, rows: int) -> int:

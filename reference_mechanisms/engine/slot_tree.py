@@ -1,28 +1,61 @@
 """Verify steps of draft trees of many requests as device programs of fixed shape.
 
 The host says what the trees are and what it accepts of them; the accepted paths of all slots are brought
-together in the cache with one program, before any other runs. Targets with attention layers only.
+together in the cache with one program, before any other runs. Here for targets with attention layers only,
+in `slot_hybrid.py` for others.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import Protocol
 
 import torch
 from torch import Tensor
 
 from reference_mechanisms.engine.cache import KVCache
 from reference_mechanisms.engine.graphs import Graphs
-from reference_mechanisms.engine.slot_rows import DenseSlots, SlotLayout
+from reference_mechanisms.engine.slot_paths import PathMover
+from reference_mechanisms.engine.slot_rows import DenseSlots, SlotLayout, Slots
 from reference_mechanisms.engine.slot_step import Shape, SlotBuffers
-from reference_mechanisms.engine.staging import send
 from reference_mechanisms.engine.target import Forward
 from reference_mechanisms.kernels.slots.choice import slot_tree_kernels_for
 from reference_mechanisms.kernels.slots.packing import Packed
 from reference_mechanisms.kernels.slots.settling import turns_of
-from reference_mechanisms.kernels.slots.trees import Moved, lay, tree_stand
+from reference_mechanisms.kernels.slots.trees import lay, tree_stand
 from reference_mechanisms.targets.llama import LlamaTarget
 from reference_mechanisms.verification.tree import ANCHOR
+
+
+class SlotTreeRows(Protocol):
+    """Rows of the trees of many requests; `DenseSlotTreeRows`, `slot_hybrid.HybridSlotTreeRows`."""
+
+    def pack(self, slots: Tensor, starts: Tensor, counts: Tensor) -> Packed:
+        """See `kernels.slots.packing.pack`."""
+        ...
+
+    def __call__(self, ids: Tensor, packed: Packed, parents: Tensor) -> Forward:
+        """Run all rows.
+
+        Args:
+            ids: token ids of the rows, [rows]; any token for padding.
+            packed: where they lie.
+            parents: row of its seat that stands in front of each, [rows].
+        """
+        ...
+
+
+class TreeSlots(Slots, Protocol):
+    """Slots whose steps may verify trees of the host; `DenseTreeSlots`, `slot_hybrid.HybridTreeSlots`."""
+
+    @property
+    def levels(self) -> int:
+        """Of the deepest tree, at most."""
+        ...
+
+    def tree_rows(self, rows: int, most: int, taps: Sequence[int]) -> SlotTreeRows:
+        """So many rows of trees at a time; arguments as of `rows`."""
+        ...
 
 
 class SlotPathCache:
@@ -79,37 +112,23 @@ class DenseTreeSlots(DenseSlots):
         super().__init__(target, slots, positions)
         self.paths = SlotPathCache(self.kv)
         self.cache = self.paths
-        self.levels, self._scratch = levels, slots
+        self.levels = levels
         config = target.config
         self.tree_kernels = slot_tree_kernels_for(target.device, target.dtype, config.head_dim)
-        # Slot, anchor's position and path of each seat.
-        self._straight = list(range(levels + 1))
-        self._moved = torch.zeros((slots, levels + 3), dtype=torch.int64, device=target.device)
-        self._send({})
-        self._move = graphs.program(self._moving)
+        self._move = PathMover(self.kv, levels, self.tree_kernels, graphs)
 
     def settle(self) -> None:
         """As in `slot_rows.Slots`: all slots at once."""
         waiting = self.paths.take_waiting()
         if waiting:
-            self._send(waiting)
-            self._move()
+            self._move(waiting)
 
-    def _send(self, waiting: dict[int, tuple[int, list[int]]]) -> None:
-        seats = [
-            [slot, start, *path, *self._straight[len(path) :]] for slot, (start, path) in waiting.items()
-        ]
-        empty = [[self._scratch, 0, *self._straight]] * (self._scratch - len(seats))
-        send(self._moved, [*seats, *empty])
-
-    @torch.inference_mode()
-    def _moving(self) -> None:
-        slots, starts, paths = self._moved[:, 0], self._moved[:, 1], self._moved[:, 2:]
-        moved = Moved(slots.contiguous(), starts.contiguous(), paths.contiguous())
-        self.tree_kernels.move(self.kv.places(), moved)
+    def tree_rows(self, rows: int, most: int, taps: Sequence[int]) -> DenseSlotTreeRows:
+        """As in `TreeSlots`."""
+        return DenseSlotTreeRows(self, rows=rows, most=most, taps=taps)
 
 
-class SlotTreeRows:
+class DenseSlotTreeRows:
     """Each row sees what is committed in its own slot, its ancestors and itself."""
 
     def __init__(self, slots: DenseTreeSlots, *, rows: int, most: int, taps: Sequence[int]) -> None:
@@ -120,18 +139,12 @@ class SlotTreeRows:
         self._levels = slots.levels
 
     def pack(self, slots: Tensor, starts: Tensor, counts: Tensor) -> Packed:
-        """As in `slot_rows.SlotRows`."""
+        """As in `SlotTreeRows`."""
         return self._layout.pack(slots, starts, counts)
 
     @torch.inference_mode()
     def __call__(self, ids: Tensor, packed: Packed, parents: Tensor) -> Forward:
-        """Run all rows.
-
-        Args:
-            ids: token ids of the rows, [rows]; any token for padding.
-            packed: where they lie.
-            parents: row of its seat that stands in front of each, [rows].
-        """
+        """As in `SlotTreeRows`."""
         stand = tree_stand(self._layout.stand(packed, self._rotations), lay(packed, parents, self._levels))
         return self._target.run(ids, self._kernels.ops(stand), self._taps)
 
@@ -139,7 +152,7 @@ class SlotTreeRows:
 class SlotTreeStep:
     """A step of one shape; calling it runs it. What is accepted, and what is next, the host says."""
 
-    def __init__(self, buffers: SlotBuffers, slots: DenseTreeSlots, shape: Shape) -> None:
+    def __init__(self, buffers: SlotBuffers, slots: TreeSlots, shape: Shape) -> None:
         """Allocate the constants.
 
         Args:
@@ -148,7 +161,7 @@ class SlotTreeStep:
             shape: of this step.
         """
         self._buffers, self._shape = buffers, shape
-        self._forward = SlotTreeRows(slots, rows=shape.rows, most=buffers.most, taps=buffers.taps)
+        self._forward = slots.tree_rows(shape.rows, buffers.most, buffers.taps)
 
     @torch.inference_mode()
     def __call__(self) -> None:

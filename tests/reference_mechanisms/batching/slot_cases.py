@@ -11,6 +11,7 @@ from reference_mechanisms.drafters.protocol import Proposal, Wanted
 from reference_mechanisms.engine.cache import KVCache
 from reference_mechanisms.engine.decode import Decoder
 from reference_mechanisms.engine.slot_hybrid import SlotHybridCache
+from reference_mechanisms.engine.slot_tree import SlotPathCache
 from reference_mechanisms.engine.target import Cache, Target
 from reference_mechanisms.request import Event, Request, Sampling
 from reference_mechanisms.targets.llama import KEY_BUCKET
@@ -60,7 +61,7 @@ def tokens(events: Sequence[Event]) -> tuple[int, ...]:
 
 def kv_of(cache: Cache) -> KVCache:
     """Keys and values of the slots of a batch."""
-    found = cache.kv if isinstance(cache, SlotHybridCache) else cache
+    found = cache.kv if isinstance(cache, SlotHybridCache | SlotPathCache) else cache
     assert isinstance(found, KVCache)
     return found
 

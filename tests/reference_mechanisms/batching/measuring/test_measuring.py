@@ -19,7 +19,7 @@ from reference_mechanisms.engine import slot_hybrid
 from reference_mechanisms.engine.rows import Rows
 from reference_mechanisms.engine.slot_step import Shape
 from reference_mechanisms.kernels.slots import delta
-from reference_mechanisms.kernels.slots.delta import TORCH_SLOT_DELTA, Kept, SlotStates
+from reference_mechanisms.kernels.slots.delta import TORCH_SLOT_DELTA, KeptRows, SlotStates
 from reference_mechanisms.kernels.step.delta import DeltaLog
 from tests.harness.tiny import write_llama
 from tests.reference_mechanisms.batching.bench.small import hybrid
@@ -76,7 +76,7 @@ def test_a_step_of_a_hybrid_is_timed_with_what_it_replays(monkeypatch: pytest.Mo
     """The anchor and half of each draft, slot by slot; nothing is longer for it."""
     replayed: list[list[int]] = []
 
-    def replay(states: SlotStates, log: DeltaLog, kept: Kept) -> None:
+    def replay(states: SlotStates, log: DeltaLog, kept: KeptRows) -> None:
         replayed.append(kept.counts.tolist())
         delta.replay(states, log, kept)
 

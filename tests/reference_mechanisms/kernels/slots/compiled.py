@@ -53,10 +53,18 @@ compiled.KERNELS = (
         8,
     ),
     (
+        fused_delta._recur_trees,
+        dict.fromkeys(("raw", "z", "b", "a", "bias", "gains", "window", "out", "log_value", "log_raw"), BF16)
+        | dict.fromkeys(("weights", "rate", "memory", "states", "log_key", "log_beta", "log_decay"), WIDE)
+        | dict.fromkeys(("slots", "firsts", "counts", "above", "windows"), WHOLE),
+        DELTA | {"MOST": 16},
+        8,
+    ),
+    (
         fused_delta._replay_seats,
         dict.fromkeys(("windows", "log_value", "log_raw"), BF16)
         | dict.fromkeys(("memories", "log_key", "log_beta", "log_decay"), WIDE)
-        | dict.fromkeys(("slots", "firsts", "counts", "inside"), WHOLE),
+        | dict.fromkeys(("slots", "firsts", "counts", "paths"), WHOLE),
         DELTA | {"MOST": 16, "RANGE": 4},
         8,
     ),

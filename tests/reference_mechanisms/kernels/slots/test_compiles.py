@@ -37,6 +37,7 @@ def test_every_kernel_compiles(tmp_path: Path, capability: int) -> None:
         "_attend_paths",
         "_move_slots",
         "_recur_seats",
+        "_recur_trees",
         "_replay_seats",
     }
     for name, told in found.items():

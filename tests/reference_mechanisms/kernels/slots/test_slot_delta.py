@@ -8,8 +8,8 @@ from collections.abc import Sequence
 import pytest
 import torch
 
-from reference_mechanisms.kernels.slots import delta
-from reference_mechanisms.kernels.slots.delta import Kept, SlotDeltaKernels, SlotDeltaPlan, SlotStates
+from reference_mechanisms.kernels.slots import delta, trees
+from reference_mechanisms.kernels.slots.delta import KeptRows, SlotDeltaKernels, SlotDeltaPlan, SlotStates
 from reference_mechanisms.kernels.slots.packing import pack
 from reference_mechanisms.kernels.step import delta as single
 from reference_mechanisms.kernels.step.delta import DeltaKernels, DeltaLog, DeltaMemory
@@ -44,12 +44,12 @@ WAYS: dict[str, tuple[SlotDeltaKernels, DeltaKernels]] = {
 def plan_of(seats: Sequence[tuple[int, int]], rows: int, most: int = MOST) -> SlotDeltaPlan:
     slots, counts = (torch.tensor(one, device=DEVICE) for one in zip(*seats, strict=True))
     packed = pack(slots, slots + 7, counts, torch.arange(rows, device=DEVICE), SLOTS, CAPACITY)
-    return SlotDeltaPlan(packed, single.chain_plan(most, SIZES.kernel, DEVICE).windows)
+    return delta.chain_plan(packed, single.chain_plan(most, SIZES.kernel, DEVICE).windows)
 
 
-def kept_of(plan: SlotDeltaPlan, counts: Sequence[int]) -> Kept:
-    told, inside = torch.tensor(counts, device=DEVICE), torch.arange(MOST, device=DEVICE)
-    return Kept(plan.packed.slots, plan.packed.first, told, inside)
+def kept_of(plan: SlotDeltaPlan, counts: Sequence[int]) -> KeptRows:
+    told, path = torch.tensor(counts, device=DEVICE), torch.arange(MOST, device=DEVICE)
+    return KeptRows(plan.packed.slots, plan.packed.first, told, path.expand(len(counts), -1))
 
 
 def states_of(dtype: torch.dtype) -> SlotStates:
@@ -163,3 +163,80 @@ def test_another_slot_and_what_lies_behind_change_nothing(way: str) -> None:
     assert torch.equal(found[:6], clean[:6])
     assert not torch.equal(found[6:9], clean[6:9])
     assert torch.isfinite(found).all()
+
+
+# Parents of the rows of each seat.
+TREES: tuple[tuple[int, list[int]], ...] = (
+    (2, [-1, 0, 0, 1, 3]),
+    (4, []),
+    (0, [-1]),
+    (3, [-1, 0, 0]),
+    (4, []),
+)
+
+
+def tree_of(most: int = MOST) -> SlotDeltaPlan:
+    """The seats of `SEATS`, their rows trees."""
+    packed = plan_of(SEATS, ROWS).packed
+    told = [parent for _, parents in TREES for parent in parents]
+    parents = torch.tensor([*told, *[0] * (ROWS - len(told))], device=DEVICE)
+    return delta.tree_plan(packed, trees.lay(packed, parents, 3), SIZES.kernel, most)
+
+
+def path_of(parents: Sequence[int], row: int) -> list[int]:
+    path = [row]
+    while parents[path[0]] >= 0:
+        path.insert(0, parents[path[0]])
+    return path
+
+
+@pytest.mark.parametrize("dtype", TYPES, ids=str)
+def test_the_kernel_of_trees_computes_what_the_twin_does(dtype: torch.dtype) -> None:
+    mixer, inputs, states, plan = mixer_of(dtype), inputs_of(dtype, ROWS), states_of(dtype), tree_of()
+    logs = log_of(dtype, ROWS), log_of(dtype, ROWS)
+    outs = [
+        way.recur(mixer, inputs, plan, states, log, LAYER)
+        for (way, _), log in zip(WAYS.values(), logs, strict=True)
+    ]
+    close(outs[1][:9], outs[0][:9], dtype)
+    for one, other in zip(*logs, strict=True):
+        close(one[LAYER, :9], other[LAYER, :9], dtype)
+    for state, before in zip(states, states_of(dtype), strict=True):
+        assert torch.equal(state, before)
+
+
+@pytest.mark.parametrize("way", WAYS)
+def test_a_row_of_a_tree_is_bitwise_that_of_its_chain_and_so_is_what_its_path_leaves(way: str) -> None:
+    dtype = torch.float32
+    many, one = WAYS[way]
+    mixer, inputs, states, plan = mixer_of(dtype), inputs_of(dtype, ROWS), states_of(dtype), tree_of()
+    log = log_of(dtype, ROWS)
+    found = many.recur(mixer, inputs, plan, states, log, LAYER)
+    first = 0
+    for seat, (slot, parents) in enumerate(TREES):
+        for row in range(len(parents)):
+            path = path_of(parents, row)
+            memory = DeltaMemory(*(state[:, slot].clone() for state in states_of(dtype)))
+            rows, its_log = [first + place for place in path], log_of(dtype, len(path))
+            chain = single.chain_plan(len(path), SIZES.kernel, DEVICE)
+            mine = DeltaInputs(*(part[rows] for part in inputs))
+            out = one.recur(mixer, mine, chain, memory, its_log, LAYER)
+            assert torch.equal(out[-1], found[first + row])
+            index = torch.arange(len(path), device=DEVICE)
+            one.replay(memory, its_log, index, index[-1:] + 1)
+            after = states_of(dtype)
+            paths = torch.zeros((len(SEATS), MOST), dtype=torch.int64, device=DEVICE)
+            paths[seat, : len(path)] = torch.tensor(path)
+            counts = torch.zeros(len(SEATS), dtype=torch.int64, device=DEVICE)
+            counts[seat] = len(path)
+            many.replay(after, log, KeptRows(plan.packed.slots, plan.packed.first, counts, paths))
+            assert torch.equal(memory.memories[LAYER], after.memories[LAYER, slot])
+            assert torch.equal(memory.windows[LAYER], after.windows[LAYER, slot])
+        first += len(parents)
+
+
+def test_the_windows_of_trees_are_those_of_their_paths() -> None:
+    plan = tree_of()
+    assert plan.above[:9].tolist() == [0, 1, 1, 2, 4, 0, 0, 1, 1]
+    assert plan.windows[:5].tolist() == [[0, 1, 2, 3], [1, 2, 3, 4], [1, 2, 3, 5], [2, 3, 4, 6], [3, 4, 6, 7]]
+    assert plan.windows[5].tolist() == [0, 1, 2, 3]

@@ -105,6 +105,8 @@ class SlotHybridCache:
 class HybridSlots:
     """As `slot_rows.DenseSlots`."""
 
+    trees = False  # whether steps verify them
+
     def __init__(
         self, target: HybridTarget, slots: int, positions: int, *, rows: int, most: int, graphs: Graphs
     ) -> None:
@@ -123,9 +125,8 @@ class HybridSlots:
         """
         config, device, dtype = target.config, target.device, target.dtype
         layers = config.kinds.count("linear_attention")
-        hold_fit(
-            slot_bytes(target, slots, positions, rows), device, f"keys, values and states of {slots} requests"
-        )
+        needed = slot_bytes(target, slots, positions, rows, trees=self.trees)
+        hold_fit(needed, device, f"keys, values and states of {slots} requests")
         self.target: HybridTarget = target
         self.cache = SlotHybridCache(target, slots + 1, positions)
         self.kernels = slot_kernels_for(device, dtype, config.head_dim)
@@ -229,6 +230,8 @@ class HybridSlotRows(_HybridRows):
 class HybridTreeSlots(HybridSlots):
     """As `slot_tree.DenseTreeSlots`."""
 
+    trees = True
+
     def __init__(
         self,
         target: HybridTarget,
@@ -293,7 +296,7 @@ class HybridSlotTreeRows(_HybridRows):
         return target.run(ids, mixing, self._taps)
 
 
-def slot_bytes(target: HybridTarget, slots: int, positions: int, rows: int) -> int:
+def slot_bytes(target: HybridTarget, slots: int, positions: int, rows: int, *, trees: bool = False) -> int:
     """Bytes of the cache of so many requests, its scratch slot among them, and of the log of a program.
 
     Args:
@@ -301,12 +304,15 @@ def slot_bytes(target: HybridTarget, slots: int, positions: int, rows: int) -> i
         slots: requests at a time.
         positions: of each.
         rows: of the largest program.
+        trees: a layer keeps a state for each row while it runs.
     """
     config, number = target.config, target.dtype.itemsize
     sizes, layers = config.delta, config.kinds.count("linear_attention")
     attention = config.kinds.count("full_attention") * 2 * config.kv_heads * config.head_dim
-    state = layers * sizes.value_heads * sizes.key_dim * sizes.value_dim * STATE_TYPE.itemsize
+    one = sizes.values * sizes.key_dim * STATE_TYPE.itemsize  # state of a layer
+    state = layers * one
     window = layers * (sizes.kernel - 1) * sizes.channels * number
     wide = sizes.keys + 2 * sizes.value_heads  # numbers of a row in the log, of the state's type
     row = layers * (wide * STATE_TYPE.itemsize + (sizes.values + sizes.channels) * number)
-    return (slots + 1) * (positions * attention * number + state + window) + rows * row
+    kept = (slots + 1) * (positions * attention * number + state + window)
+    return kept + rows * (row + one * trees)

@@ -20,7 +20,7 @@ from reference_mechanisms.engine.graphs import Graphs
 from reference_mechanisms.engine.rows import Rows, Segment
 from reference_mechanisms.engine.rules import Rules
 from reference_mechanisms.engine.slot_hybrid import HybridSlots, SlotHybridCache, slot_bytes
-from reference_mechanisms.engine.slots import open_slots
+from reference_mechanisms.engine.slots import open_slots, open_tree_slots
 from reference_mechanisms.engine.turns import Turns
 from reference_mechanisms.errors import TargetError
 from reference_mechanisms.kernels.slots import delta
@@ -199,7 +199,10 @@ def test_the_bytes_are_those_that_are_allocated(target: HybridTarget) -> None:
     made = open_slots(target, SLOTS, positions, rows=rows, most=DRAFTS + 1, graphs=Graphs(CPU))
     assert isinstance(made, HybridSlots)
     held = [*made.cache.states, *made.log, *made.cache.kv.places()]
-    assert slot_bytes(target, SLOTS, positions, rows) == sum(part.nbytes for part in held)
+    needed = slot_bytes(target, SLOTS, positions, rows)
+    assert needed == sum(part.nbytes for part in held)
+    states = made.cache.states.memories[0, 0].nbytes  # one for each row while a layer runs
+    assert slot_bytes(target, SLOTS, positions, rows, trees=True) == needed + rows * states
 
 
 def test_another_kind_of_target_is_refused() -> None:
@@ -243,3 +246,14 @@ def test_what_is_broken_is_seen(
     todo = [MIXED[0], MIXED[4]]
     with pytest.raises(AssertionError, match=r"r[04]"):
         hold_same(todo, run(engine, todo, seed=5), alone["mixed"])
+
+
+def test_what_is_needed_is_held_against_the_device_before_it_is_allocated(
+    target: HybridTarget, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    asked: list[int] = []
+    monkeypatch.setattr(slot_hybrid, "hold_fit", lambda needed, *_: asked.append(needed))
+    sizes: dict[str, Any] = {"rows": 80, "most": DRAFTS + 1, "graphs": Graphs(CPU)}
+    open_slots(target, SLOTS, 256, **sizes)
+    open_tree_slots(target, SLOTS, 256, levels=3, **sizes)
+    assert asked == [slot_bytes(target, SLOTS, 256, 80, trees=trees) for trees in (False, True)]

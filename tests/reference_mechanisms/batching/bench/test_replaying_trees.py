@@ -16,6 +16,8 @@ from reference_mechanisms.batching.settings import BatchSettings
 from reference_mechanisms.batching.traces.format import TRACES, Attempt, Siblings, Trace, acceptance_length
 from reference_mechanisms.batching.traces.imposing import Imposed, impose
 from reference_mechanisms.errors import MechanismError
+from reference_mechanisms.targets.hybrid import HybridTarget
+from reference_mechanisms.targets.llama import LlamaTarget
 from reference_mechanisms.verification.calibrating import Calibration
 from reference_mechanisms.verification.growing import grow, trees_of
 from reference_mechanisms.verification.tree import ANCHOR
@@ -38,8 +40,8 @@ RECORDING, TRACED = impose(
 )
 
 
-def parts() -> Parts:
-    target = tiny.target(torch.device("cpu"), torch.float32)
+def parts(target: LlamaTarget | HybridTarget | None = None) -> Parts:
+    target = target or tiny.target(torch.device("cpu"), torch.float32)
     sized = own.Sized(small.SLOTS, small.PROMPT + small.TOKENS, small.DRAFTS)
     costs = staircase(small.SLOTS, NODES, row=0.3)
     return own.recorded_parts(target, drafter_weights(target), sized, costs, NODES)
@@ -80,8 +82,9 @@ def test_each_step_accepts_what_its_tree_holds_of_the_path() -> None:
     assert found.acceptance_length > chains.acceptance_length  # what siblings are worth
 
 
-def test_shared_trees_are_exact_and_verify_no_more_than_the_budget() -> None:
-    engine = Resident(parts(), RECORDING, TRACED)
+@pytest.mark.parametrize("hybrid", [False, True], ids=["dense", "hybrid"])
+def test_shared_trees_are_exact_and_verify_no_more_than_the_budget(hybrid: bool) -> None:
+    engine = Resident(parts(small.hybrid() if hybrid else None), RECORDING, TRACED)
     plan = running.Plan(
         requests={small.SLOTS: small.REQUESTS},
         full={small.SLOTS: small.settings()},

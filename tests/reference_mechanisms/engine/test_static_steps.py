@@ -63,6 +63,12 @@ def static(target: LlamaTarget, eos: Sequence[int] = (), rules: Rules | None = N
     return Decoder(target, eos, text_of, CAPACITY, rules, lanes)
 
 
+@pytest.mark.parametrize(
+    "bound",
+    slow_but([NETWORKS["dflash"], NETWORKS["eagle3"]], NETWORKS.values()),
+    ids=list(NETWORKS),
+    indirect=True,
+)
 def test_steps_started_ahead_give_the_same_events(
     target: LlamaTarget, bound: Bound, known: dict[tuple[int, ...], tuple[int, ...]]
 ) -> None:
@@ -102,6 +108,12 @@ def test_autoregressive_events_are_the_dynamic_ones(target: LlamaTarget, prompt:
         assert decoded(static(target), NoDrafter(), prompt, sampling) == expected
 
 
+@pytest.mark.parametrize(  # the next test tries them all
+    "bound",
+    slow_but([NETWORKS["dflash"], NETWORKS["eagle3"]], NETWORKS.values()),
+    ids=list(NETWORKS),
+    indirect=True,
+)
 def test_its_own_drafts_give_the_dynamic_events_at_every_budget(target: LlamaTarget, bound: Bound) -> None:
     one, other = dynamic(target), static(target)
     # What cuts is no drafter: one goes through all.

@@ -89,6 +89,7 @@ def bound_to(name: str, target: LlamaTarget) -> Bound:
     return bind(NETWORKS[name]().to(target.dtype), target, "drafter")
 
 
+@pytest.mark.parametrize("name", slow_but(FEW, NETWORKS), indirect=True)
 def test_its_own_trees_give_the_dynamic_events_at_every_budget(target: LlamaTarget, name: str) -> None:
     """Which nodes there are, and so what is accepted, is what `grow` says on the host."""
     one, other, bound = dynamic(target), static(target), bound_to(name, target)

@@ -1,4 +1,6 @@
-"""Compile every kernel of a step for an architecture given as 90 or 120; needs no GPU, and no interpreter.
+"""Compile the kernels of a step for an architecture given as 90 or 120; needs no GPU, and no interpreter.
+
+All of them, or those whose names follow.
 
 Prints one JSON object: kernel -> bytes of the machine code and which waits and products it has.
 """
@@ -8,6 +10,7 @@ from __future__ import annotations
 import json
 import re
 import sys
+from collections.abc import Collection
 from typing import Any
 
 import triton
@@ -75,10 +78,12 @@ KERNELS: tuple[tuple[Any, dict[str, str], dict[str, Any], int], ...] = (
 )
 
 
-def compiled(capability: int) -> dict[str, Any]:
-    """Every kernel for one compute capability."""
+def compiled(capability: int, names: Collection[str] = ()) -> dict[str, Any]:
+    """Kernels for one compute capability: every one, or those of these names."""
     found = {}
     for kernel, pointers, constants, warps in KERNELS:
+        if names and kernel.__name__ not in names:
+            continue
         values = constants | {"PDL": True}
         types = {}
         for name in kernel.arg_names:
@@ -114,4 +119,4 @@ def compiled(capability: int) -> dict[str, Any]:
 
 
 if __name__ == "__main__":
-    print(json.dumps(compiled(int(sys.argv[1]))))
+    print(json.dumps(compiled(int(sys.argv[1]), sys.argv[2:])))

@@ -111,7 +111,7 @@ def test_where_the_host_decides_every_request_gets_what_it_would_get_alone(
 
 
 @pytest.mark.parametrize("ahead", [0, 1])
-@pytest.mark.parametrize("which", ["mixed", "plain"])
+@pytest.mark.parametrize("which", ["mixed", pytest.param("plain", marks=pytest.mark.slow)])
 def test_where_the_device_leads_too(
     target: HybridTarget, alone: dict[str, ANSWERS], which: str, ahead: int
 ) -> None:

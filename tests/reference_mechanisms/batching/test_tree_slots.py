@@ -109,7 +109,7 @@ def test_every_request_gets_what_it_would_get_alone(target: Target, alone: ANSWE
     assert max(event.drafted for event in events) == NODES
 
 
-@pytest.mark.parametrize("name", ["dflash", "dspark", "eagle3"])
+@pytest.mark.parametrize("name", ["dflash", pytest.param("dspark", marks=pytest.mark.slow), "eagle3"])
 def test_nodes_shared_over_requests_leave_the_output_alone(target: Target, alone: ANSWERS, name: str) -> None:
     """One budget of all trees, by the costs of recorded shapes; the best nodes of all are verified."""
     bound, ration = bind(NETWORKS[name]().float(), target, "drafter"), Ration()

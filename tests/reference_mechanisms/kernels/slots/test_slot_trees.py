@@ -118,7 +118,7 @@ def test_the_kernel_computes_what_the_twin_does(dtype: torch.dtype, norms: bool)
 
 
 @pytest.mark.usefixtures("products_row_by_row")
-@pytest.mark.parametrize("seed", [1, 2])
+@pytest.mark.parametrize("seed", [1, pytest.param(2, marks=pytest.mark.slow)])
 @pytest.mark.parametrize("name", WAYS)
 def test_a_row_is_bitwise_the_row_of_its_chain(name: str, seed: int) -> None:
     """So are its key and value, and it notices none but its ancestors."""

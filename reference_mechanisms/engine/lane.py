@@ -35,26 +35,33 @@ class Checked(NamedTuple):
     drafted: int  # tokens that were verified; of a tree that drives itself, `draft` is the accepted path
 
 
+class Opening(NamedTuple):
+    """How a lane begins."""
+
+    ahead: int | None = None  # steps started before one is read, at most 1; None: 1 on CUDA, else 0
+    start: int = 0  # positions of the cache that a request needs kept
+
+
 class Lane(ABC):
     """What lanes of chains and of trees share."""
 
     def __init__(
-        self, report: Tensor, draft: DraftProgram | TreeProgram | None, graphs: Graphs, ahead: int | None
+        self, report: Tensor, draft: DraftProgram | TreeProgram | None, graphs: Graphs, opening: Opening
     ) -> None:
-        """Record the programs; the cache may hold no sequence meanwhile.
+        """Record the programs; what is recorded runs first, and writes behind the positions that count.
 
         Args:
             report: of the step.
             draft: what makes the drafts of a lane that drives itself.
             graphs: record the programs.
-            ahead: steps started before one is read, at most 1; None: 1 on CUDA, else 0.
+            opening: how the lane begins.
         """
         self._absorbing = draft
         self._mail = Mail(report)
-        self._most_ahead = int(report.is_cuda) if ahead is None else ahead
+        self._most_ahead = int(report.is_cuda) if opening.ahead is None else opening.ahead
         self._ahead = 0
         self._device = report.device
-        self._stand(0, 0, 0)
+        self._stand(0, opening.start, 0)
         self._first = None if draft is None else graphs.program(self._make_draft)
         self._whole = graphs.program(self._verify if draft is None else self._verify_and_draft)
 
@@ -131,11 +138,11 @@ class ChainLane(Lane):
     """Verifies chains."""
 
     def __init__(
-        self, step: VerifyStep, draft: DraftProgram | None, graphs: Graphs, ahead: int | None
+        self, step: VerifyStep, draft: DraftProgram | None, graphs: Graphs, opening: Opening
     ) -> None:
         """As of `Lane`."""
         self._step, self._draft = step, draft
-        super().__init__(step.report, draft, graphs, ahead)
+        super().__init__(step.report, draft, graphs, opening)
 
     def verify(self, token_ids: Sequence[int], start: int) -> Checked:
         """Verify a draft of the host.
@@ -196,10 +203,10 @@ class ChainLane(Lane):
 class TreeLane(Lane):
     """Verifies trees."""
 
-    def __init__(self, step: TreeStep, draft: TreeProgram | None, graphs: Graphs, ahead: int | None) -> None:
+    def __init__(self, step: TreeStep, draft: TreeProgram | None, graphs: Graphs, opening: Opening) -> None:
         """As of `Lane`."""
         self._step, self._draft = step, draft
-        super().__init__(step.report, draft, graphs, ahead)
+        super().__init__(step.report, draft, graphs, opening)
 
     def verify(self, token_ids: Sequence[int], parents: Sequence[int], start: int) -> Checked:
         """Run a tree of the host; what is accepted is the host's to say, and to bring together in the cache.

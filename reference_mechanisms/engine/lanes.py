@@ -14,7 +14,7 @@ from torch import Tensor
 from reference_mechanisms.drafters.protocol import PlantingDrafter, StaticDrafter
 from reference_mechanisms.engine.cache import KVCache
 from reference_mechanisms.engine.graphs import Graphs, free_bytes, hold_fit
-from reference_mechanisms.engine.lane import ChainLane, TreeLane
+from reference_mechanisms.engine.lane import ChainLane, Opening, TreeLane
 from reference_mechanisms.engine.prompt_step import PIECE, PromptStep
 from reference_mechanisms.engine.static_hybrid import HybridChainRows, HybridLaneCache, HybridTreeRows
 from reference_mechanisms.engine.static_rows import ChainRows, StaticRows
@@ -209,6 +209,11 @@ class Lanes:
                 f"the arm graphs = false"
             ) from None
 
+    @property
+    def _opening(self) -> Opening:
+        """Of a lane that is made now, in the midst of a request where the host drafts."""
+        return Opening(self._static.ahead, self.cache.length(0))
+
     def _chain_rows(self, rows: int, taps: Sequence[int]) -> ChainRows:
         if isinstance(self._target, LlamaTarget):
             return StaticRows(self._target, self.moved, rows, taps, self.kernels)
@@ -230,7 +235,7 @@ class Lanes:
             kernels=self.kernels,
             decides=decides,
         )
-        return ChainLane(step, draft, self._static.graphs, self._static.ahead)
+        return ChainLane(step, draft, self._static.graphs, self._opening)
 
     def _planted(self, taps: tuple[int, ...], drafter: PlantingDrafter | None) -> TreeLane:
         draft = None if drafter is None else drafter.planter(self._positions)
@@ -243,7 +248,7 @@ class Lanes:
             kernels=tree_kernels_for(self.kernels),
             decides=draft is not None,
         )
-        return TreeLane(step, draft, self._static.graphs, self._static.ahead)
+        return TreeLane(step, draft, self._static.graphs, self._opening)
 
 
 @dataclass(slots=True)

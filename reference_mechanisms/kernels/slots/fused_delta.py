@@ -16,7 +16,7 @@ from torch import Tensor
 
 from reference_mechanisms.kernels.slots.delta import KeptRows, SlotDeltaKernels, SlotDeltaPlan, SlotStates
 from reference_mechanisms.kernels.step.delta import DeltaLog
-from reference_mechanisms.kernels.step.following import follow_on, how, precede
+from reference_mechanisms.kernels.step.following import follow_on, precede, unfused
 from reference_mechanisms.kernels.step.fused_delta import WIDE, constants_of, shifted, stepped, written
 from reference_mechanisms.targets.gated_delta import LENGTH_EPS, DeltaInputs, DeltaMixer
 
@@ -152,7 +152,7 @@ def recur(
     )  # fmt: skip
     behind = (*(part[layer] for part in log), sizes.key_dim**-0.5, mixer.eps, LENGTH_EPS)
     memory = states.memories[layer], states.windows[layer]
-    options = constants_of(*sizes) | how(raw.device) | {"num_warps": 8 if sizes.value_dim > WIDE else 4}
+    options = constants_of(*sizes) | unfused(raw.device) | {"num_warps": 8 if sizes.value_dim > WIDE else 4}
     grid = len(packed.slots), sizes.value_heads
     if plan.chain:
         _recur_seats[grid](*before, plan.windows, *memory, out, *behind, MOST=plan.most, **options)
@@ -174,7 +174,7 @@ def replay(states: SlotStates, log: DeltaLog, kept: KeptRows) -> None:
         *states, *log, *kept, kept.paths.stride(0), states.windows.shape[1], rows,
         MOST=kept.paths.shape[1], RANGE=triton.next_power_of_2(kernel - 1),
         **constants_of(key_heads, key_heads * repeats, log.key.shape[-1], value_dim, kernel),
-        num_warps=8 if value_dim > WIDE else 4, **how(kept.slots.device),
+        num_warps=8 if value_dim > WIDE else 4, **unfused(kept.slots.device),
     )  # fmt: skip
 
 

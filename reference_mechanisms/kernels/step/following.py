@@ -42,6 +42,14 @@ def how(device: torch.device) -> dict[str, Any]:
     return {"PDL": True, "launch_pdl": True} if _overlaps(device.index or 0) else {"PDL": False}
 
 
+def unfused(device: torch.device) -> dict[str, Any]:
+    """As `how`, for sums that two kernels must round alike: a product and a sum stay two operations.
+
+    A compiler may make one of them, which rounds once and not twice, and in one kernel only.
+    """
+    return how(device) | {"enable_fp_fusion": False}
+
+
 @functools.cache
 def _overlaps(index: int) -> bool:
     return torch.cuda.get_device_capability(index)[0] >= OVERLAPPING

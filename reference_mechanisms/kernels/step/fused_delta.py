@@ -16,7 +16,7 @@ import triton.language as tl
 from torch import Tensor
 
 from reference_mechanisms.kernels.step.delta import DeltaKernels, DeltaLog, DeltaMemory, DeltaPlan
-from reference_mechanisms.kernels.step.following import follow_on, how, precede
+from reference_mechanisms.kernels.step.following import follow_on, precede, unfused
 from reference_mechanisms.targets.gated_delta import LENGTH_EPS, DeltaInputs, DeltaMixer
 
 WIDE = 64  # of a value head, above which a program takes more warps
@@ -207,7 +207,7 @@ def recur(
         plan.windows, memory.memories[layer], memory.windows[layer], states, out,
         *(part[layer] for part in log), sizes.key_dim**-0.5, mixer.eps, LENGTH_EPS,
         ROWS=rows, **constants_of(*sizes),
-        num_warps=8 if sizes.value_dim > WIDE else 4, **how(device),
+        num_warps=8 if sizes.value_dim > WIDE else 4, **unfused(device),
     )  # fmt: skip
     return out
 
@@ -219,7 +219,7 @@ def replay(memory: DeltaMemory, log: DeltaLog, path: Tensor, kept: Tensor) -> No
     _replay_rows[(layers, key_heads * repeats)](
         *memory, *log, path, kept, SPAN=len(path), ROWS=rows, RANGE=triton.next_power_of_2(kernel - 1),
         **constants_of(key_heads, key_heads * repeats, log.key.shape[-1], value_dim, kernel),
-        num_warps=8 if value_dim > WIDE else 4, **how(path.device),
+        num_warps=8 if value_dim > WIDE else 4, **unfused(path.device),
     )  # fmt: skip
 
 

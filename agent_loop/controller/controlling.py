@@ -355,8 +355,9 @@ class Controller:
         return verdict is not None and verdict.outcome == "PASSED"
 
     def _gain(self, candidate: Candidate) -> float:
+        """What it surely gains, by the screen."""
         verdict = self.database.verdict(candidate.id, "screen")
-        return verdict.effect.point if verdict is not None and verdict.effect is not None else 0.0
+        return verdict.effect.low if verdict is not None and verdict.effect is not None else 0.0
 
     def _low(self, candidate: Candidate) -> float:
         verdict = self.database.verdict(candidate.id, "measure")

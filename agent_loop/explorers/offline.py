@@ -161,7 +161,7 @@ class OfflineExplorer:
                 found.setdefault(one.id, (one, told))
 
     def _best(self, found: Found, desk: Desk) -> list[tuple[Candidate, Told]]:
-        """Candidates that beat the null control, best first."""
+        """Candidates that beat the null control, by what they surely gain: a point is mostly luck."""
         null = found.get(self._null(desk).id)
         least = 0.0 if null is None else max(0.0, value(null[1]))
         alive = [
@@ -169,7 +169,7 @@ class OfflineExplorer:
             for one, told in found.values()
             if told.passed and one.origin != "null" and value(told) > least
         ]
-        return sorted(alive, key=lambda pair: (-value(pair[1]), pair[0].id))
+        return sorted(alive, key=lambda pair: (-_surely(pair[1]), pair[0].id))
 
     def _candidate(
         self, name: str, backend: str, params: Mapping[str, Param], origin: Origin, hypothesis: Hypothesis
@@ -182,3 +182,8 @@ class OfflineExplorer:
             origin=origin,
             explorer=self._name,
         )
+
+
+def _surely(told: Told) -> float:
+    """The lower end of what a candidate gains; 0 where nothing was measured."""
+    return 0.0 if told.effect is None else told.effect.low

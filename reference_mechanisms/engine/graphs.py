@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import dataclass
 
 import torch
 
@@ -37,7 +38,19 @@ class Graphs:
         torch.cuda.current_stream(self._device).wait_stream(stream)
         with torch.cuda.graph(graph, pool=self._pool):
             work()
-        return graph.replay
+        return _Recording(graph, work)
+
+
+@dataclass(frozen=True, slots=True)
+class _Recording:
+    """What was recorded, and what it was recorded from: the constants of that must live as long."""
+
+    graph: torch.cuda.CUDAGraph
+    work: Program
+
+    def __call__(self) -> None:
+        """Run it again."""
+        self.graph.replay()
 
 
 def free_bytes(device: torch.device) -> int:

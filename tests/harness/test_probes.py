@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import time
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -16,7 +17,7 @@ from harness.measure.worker import SystemClock
 from harness.paths import RunFolder
 from harness.plan import ArmSpec
 from harness.protocols import Clock, Exchange
-from harness.records import Chunk, DecodeRequest, Sampling
+from harness.records import Chunk, DecodeRequest, Sampling, StepEvent
 from harness.storage import write_lines
 from tests.harness.fakes import BACKEND, FakeClock, ScriptedSession, make_job, make_prompts
 
@@ -82,7 +83,7 @@ def test_a_delay_that_only_some_prompts_show_gives_no_verdict() -> None:
 
         def monotonic_ns(self) -> int:
             Uneven.looks += 1
-            return super().monotonic_ns() if Uneven.looks > 30 else 1000 * Uneven.looks
+            return super().monotonic_ns() if Uneven.looks > 25 else 1000 * Uneven.looks
 
     job = make_job(max_tokens=9)
     session = ScriptedSession(job.deployment, job.plan.arms)
@@ -93,6 +94,42 @@ def test_a_delay_that_only_some_prompts_show_gives_no_verdict() -> None:
     assert delay_seen(session, "stock", asked, 5.0, SystemClock()).passed is True
     found = delay_seen(session, "stock", asked, 5.0, Uneven())
     assert found.passed is None, found.detail
+
+
+class Slowed(ScriptedSession):
+    """Takes its time for each step, more for some and less for others."""
+
+    def stream(self, arm: str, requests: Sequence[DecodeRequest]) -> Iterator[StepEvent]:
+        for number, event in enumerate(super().stream(arm, requests)):
+            time.sleep(0.02 + 0.004 * (number % 3))
+            yield event
+
+
+class Blind(SystemClock):
+    """Sees the engine's own work only: what the measurer puts between its steps is left out."""
+
+    def __init__(self) -> None:
+        self.looks = 0
+
+    def monotonic_ns(self) -> int:
+        self.looks += 1
+        return 20_000_000 * self.looks
+
+
+def test_a_delay_is_long_beside_the_steps_it_is_put_into() -> None:
+    """A busy machine alone fails nothing; a clock that does not see the delay does."""
+    job = make_job(max_tokens=9)
+    session = Slowed(job.deployment, job.plan.arms)
+    asked = tuple(
+        DecodeRequest(request_id=f"p{n}", prompt_token_ids=(1, 2), sampling=job.plan.sampling)
+        for n in range(3)
+    )
+    found = delay_seen(session, "stock", asked, 1.0, SystemClock())
+    assert found.passed is not False
+    delay_ms = float(found.detail.split(" ms ", maxsplit=1)[0])
+    assert delay_ms > 9.0
+    blind = delay_seen(session, "stock", asked, 1.0, Blind())
+    assert blind.passed is False, blind.detail
 
 
 def test_the_last_launch_is_probed_and_what_it_says_becomes_audits(tmp_path: Path) -> None:

@@ -46,6 +46,9 @@ def test_every_kernel_compiles(tmp_path: Path, capability: int) -> None:
         assert told["waits"] == told["lets"] == 1, name
         assert 0 < told["first_wait"] < min(told["first_store"], told["first_load"]), name
     assert found["_attend_slots"]["products"] or found["_attend_slots"]["group_products"]
+    recurrent = [found[name] for name in ("_recur_seats", "_recur_trees", "_replay_seats")]
+    assert [one["fused_sums"] for one in recurrent] == [0, 0, 0]
+    assert recurrent[0]["sums"] == recurrent[1]["sums"] == recurrent[2]["sums"] != []
     # A row of a tree is summed as the row of its chain is.
     kinds = ("layouts", "products", "group_products")
     for kind in kinds:

@@ -28,6 +28,8 @@ LAYER |= {"positions": WHOLE, "parts": WIDE, "tickets": "*i32", **SEEN}
 LAYERED = CHUNKS | {"HALF": 64, "KV": 8, "NORMS": True, "BATCH": 8}
 # Kernel, types of its pointers, its constants, warps. Whatever is left are whole numbers, but for these.
 FRACTIONS = ("eps", "scale", "unit_eps")
+# Launched with `following.unfused`: what one of them sums, another sums again.
+UNFUSED = {"_recur", "_replay_rows", "_recur_seats", "_recur_trees", "_replay_seats"}
 KERNELS: tuple[tuple[Any, dict[str, str], dict[str, Any], int], ...] = (
     (
         fused._add_norm,
@@ -98,6 +100,8 @@ def compiled(capability: int, names: Collection[str] = ()) -> dict[str, Any]:
             attrs=aligned,
         )
         target, options = GPUTarget("cuda", capability, 32), {"num_warps": warps, "launch_pdl": True}
+        if kernel.__name__ in UNFUSED:
+            options["enable_fp_fusion"] = False
         made = triton.compile(source, target=target, options=options)
         text = made.asm["ptx"]
         ways = [name.lower() for name in ("JOINS", "EARLY") if values.get(name)]
@@ -114,8 +118,17 @@ def compiled(capability: int, names: Collection[str] = ()) -> dict[str, Any]:
             "layouts": sorted(set(re.findall(r"#ttg\.nvidia_mma<[^\n]*", made.asm["ttgir"]))),
             "products": "mma.sync" in text,
             "group_products": "wgmma" in text,
+            "fused_sums": text.count("fma.rn.f32"),
+            "sums": sums_over_keys(made.asm["ttgir"]),
         }
     return found
+
+
+def sums_over_keys(text: str) -> list[str]:
+    """How matrices lie over threads and warps where their columns are summed: it decides the order."""
+    known = dict(re.findall(r"^(#\w+) = (#ttg\.blocked<.*>)$", text, re.MULTILINE))
+    found = re.findall(r"axis = 0 : i32.*?\(tensor<(\d+x\d+xf32), (#\w+)>\) -> tensor<", text, re.DOTALL)
+    return sorted({f"{shape} {known.get(name, name)}" for shape, name in found})
 
 
 if __name__ == "__main__":

@@ -19,7 +19,7 @@ PRODUCTS = {"_attend_chunk", "_attend_layer", "_attend_tree"}
 pytestmark = pytest.mark.skipif(importlib.util.find_spec("triton") is None, reason="no Triton here")
 
 
-FEW = ("_add_norm", "_attend_tree", "_settle_tree", "_plant", "_recur")
+FEW = ("_add_norm", "_attend_tree", "_settle_tree", "_plant", "_recur", "_replay_rows")
 
 
 @pytest.mark.parametrize(
@@ -56,5 +56,9 @@ def test_kernels_compile(tmp_path: Path, capability: int, names: tuple[str, ...]
         assert told["products"] == (name.split()[0] in PRODUCTS), name
         assert told["tickets"] == ("joins" in name), name
         assert not told["group_products"], name
+    # What a step computes behind a row is computed again where the row is kept: by the same roundings.
+    step, kept = found["_recur"], found["_replay_rows"]
+    assert step["fused_sums"] == kept["fused_sums"] == 0
+    assert step["sums"] == kept["sums"] != []
     # What `ar` runs through and what a tree runs through are summed alike.
     assert names or found["_attend_tree"]["layouts"] == found["_attend_layer"]["layouts"] != []

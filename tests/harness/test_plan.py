@@ -8,6 +8,7 @@ from pathlib import Path
 import jsonschema
 import pytest
 
+from harness.completeness import REQUESTS, too_few
 from harness.codec import Record, canonical_json, digest, from_json, json_schema
 from harness.errors import DataError, UsageError
 from harness.plan import ArmSpec, Deployment, Job, Plan, SetSpec, built_in, load_job
@@ -119,6 +120,14 @@ def test_built_in_plans_load_and_survive_a_round_trip(name: str) -> None:
     job = load_job(name)
     assert from_json(canonical_json(job), Job, name) == job
     assert from_json(canonical_json(job), Job, name).hash == job.hash
+
+
+@pytest.mark.parametrize("name", built_in("plans"))
+def test_built_in_plans_that_stand_behind_a_claim_are_large_enough_for_one(name: str) -> None:
+    plan = load_job(name).plan
+    assert list(too_few(plan)) == []
+    measure, prompts = plan.measure, sum(one.count for one in plan.sets)
+    assert plan.label != "full" or measure.launches * measure.blocks * prompts >= REQUESTS
 
 
 @pytest.mark.parametrize("kind", [Plan, Deployment, Report, Response], ids=lambda kind: str(kind.__name__))

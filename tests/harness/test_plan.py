@@ -8,8 +8,8 @@ from pathlib import Path
 import jsonschema
 import pytest
 
-from harness.completeness import REQUESTS, too_few
 from harness.codec import Record, canonical_json, digest, from_json, json_schema
+from harness.completeness import REQUESTS, too_few
 from harness.errors import DataError, UsageError
 from harness.plan import ArmSpec, Deployment, Job, Plan, SetSpec, built_in, load_job
 from harness.records import Response, Sampling

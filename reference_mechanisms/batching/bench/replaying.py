@@ -31,7 +31,46 @@ class Known(NamedTuple):
     trace: Trace
 
 
-class ReplayedBatch:
+class Recalling:
+    """A drafter beside which what is known of each request is found by its prompt."""
+
+    def __init__(self, inner: ContextDrafter, known: Mapping[tuple[int, ...], Known]) -> None:
+        """Keep both.
+
+        Args:
+            inner: drafts whole, for nothing.
+            known: by prompt.
+        """
+        self.taps = inner.taps
+        self._inner, self._known = inner, known
+        self._of_slot: dict[int, Known] = {}
+
+    def begin(self, slot: int, request: Request) -> None:
+        """As in `protocol.Drafter`.
+
+        Raises:
+            RequestError: nothing is known of the request.
+        """
+        found = self._known.get(request.prompt)
+        if found is None:
+            raise RequestError(f"{request.name}: its continuation is not known; decode it first")
+        self._of_slot[slot] = found
+        self._inner.begin(slot, request)
+
+    def extend(self, slot: int, taps: Tensor) -> None:
+        """As in `protocol.ContextDrafter`."""
+        self._inner.extend(slot, taps)
+
+    def _attempt(self, one: Wanted) -> Attempt:
+        return self._of_slot[one.slot].trace.attempts[len(one.token_ids) - 1]
+
+    def _continuation(self, one: Wanted, count: int) -> tuple[int, ...]:
+        """The target's next tokens."""
+        emitted = len(one.token_ids)
+        return self._of_slot[one.slot].continuation[emitted : emitted + count]
+
+
+class ReplayedBatch(Recalling):
     """`protocol.ContextDrafter` whose drafts are replaced."""
 
     def __init__(
@@ -51,26 +90,8 @@ class ReplayedBatch:
             drafts: tokens of a draft, at most.
             lengths: how many of each draft to verify, from the confidences; None: all.
         """
-        self.taps = inner.taps
-        self._inner, self._known, self._vocab_size = inner, known, vocab_size
-        self._drafts, self._lengths = drafts, lengths
-        self._of_slot: dict[int, Known] = {}
-
-    def begin(self, slot: int, request: Request) -> None:
-        """As in `protocol.Drafter`.
-
-        Raises:
-            RequestError: nothing is known of the request.
-        """
-        found = self._known.get(request.prompt)
-        if found is None:
-            raise RequestError(f"{request.name}: its continuation is not known; decode it first")
-        self._of_slot[slot] = found
-        self._inner.begin(slot, request)
-
-    def extend(self, slot: int, taps: Tensor) -> None:
-        """As in `protocol.ContextDrafter`."""
-        self._inner.extend(slot, taps)
+        super().__init__(inner, known)
+        self._vocab_size, self._drafts, self._lengths = vocab_size, drafts, lengths
 
     def propose(self, wanted: Sequence[Wanted]) -> list[Proposal]:
         """As in `protocol.Drafter`."""
@@ -85,12 +106,8 @@ class ReplayedBatch:
         }
         return [found.get(one.slot, Proposal(())) for one in wanted]
 
-    def _attempt(self, one: Wanted) -> Attempt:
-        return self._of_slot[one.slot].trace.attempts[len(one.token_ids) - 1]
-
     def _draft(self, one: Wanted, count: int) -> tuple[int, ...]:
-        emitted = len(one.token_ids)
-        right = self._of_slot[one.slot].continuation[emitted : emitted + count]
+        right = self._continuation(one, count)
         accepted = min(self._attempt(one).accepted, len(right))
         wrong = (
             (right[place] + 1) % self._vocab_size if place < len(right) else 0

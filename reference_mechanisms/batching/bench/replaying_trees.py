@@ -15,12 +15,10 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from reference_mechanisms.batching.bench.replaying import Known
+from reference_mechanisms.batching.bench.replaying import Known, Recalling
 from reference_mechanisms.batching.traces.format import Attempt, Siblings
 from reference_mechanisms.drafters.protocol import ContextDrafter, Proposal, Wanted
 from reference_mechanisms.drafters.scheduling import Lengths
-from reference_mechanisms.errors import RequestError
-from reference_mechanisms.request import Request
 from reference_mechanisms.verification.growing import Children, grow, trees_of
 
 
@@ -59,7 +57,7 @@ class TracedChildren:
         return Children(ids, self._worths[:, depth, None] + factor)
 
 
-class ReplayedTrees:
+class ReplayedTrees(Recalling):
     """`protocol.ContextDrafter` of trees that are accepted as traces say."""
 
     def __init__(
@@ -79,26 +77,8 @@ class ReplayedTrees:
             sizes: of the trees.
             counts: nodes of each tree to verify, from the probabilities of their paths; None: all.
         """
-        self.taps = inner.taps
-        self._inner, self._known, self._siblings = inner, known, siblings
-        self._sizes, self._counts = sizes, counts
-        self._of_slot: dict[int, Known] = {}
-
-    def begin(self, slot: int, request: Request) -> None:
-        """As in `protocol.Drafter`.
-
-        Raises:
-            RequestError: nothing is known of the request.
-        """
-        found = self._known.get(request.prompt)
-        if found is None:
-            raise RequestError(f"{request.name}: its continuation is not known; decode it first")
-        self._of_slot[slot] = found
-        self._inner.begin(slot, request)
-
-    def extend(self, slot: int, taps: Tensor) -> None:
-        """As in `protocol.ContextDrafter`."""
-        self._inner.extend(slot, taps)
+        super().__init__(inner, known)
+        self._siblings, self._sizes, self._counts = siblings, sizes, counts
 
     @torch.inference_mode()
     def propose(self, wanted: Sequence[Wanted]) -> list[Proposal]:
@@ -108,7 +88,7 @@ class ReplayedTrees:
         if not asked:
             return [Proposal(()) for _ in wanted]
         sizes = self._sizes
-        attempts = [self._of_slot[one.slot].trace.attempts[len(one.token_ids) - 1] for one in asked]
+        attempts = [self._attempt(one) for one in asked]
         lists = torch.tensor([self._list(one, at) for one, at in zip(asked, attempts, strict=True)])
         worths = torch.tensor([worths_of(at, self._siblings, sizes.levels) for at in attempts]).log()
         anchors = torch.tensor([one.token_ids[-1] for one in asked])
@@ -126,8 +106,8 @@ class ReplayedTrees:
 
     def _list(self, one: Wanted, attempt: Attempt) -> list[list[int]]:
         """Tokens of each level: the right one at its rank, others beside it."""
-        emitted, sizes = len(one.token_ids), self._sizes
-        right = self._of_slot[one.slot].continuation[emitted : emitted + sizes.levels]
+        sizes = self._sizes
+        right = self._continuation(one, sizes.levels)
         found = []
         for level in range(sizes.levels):
             truth = right[level] if level < len(right) else 0

@@ -19,6 +19,7 @@ from harness.oracle.statement import divergence_text, place
 from harness.plan import ArmSpec, Deployment, DType, Job, ModelSpec, OracleSpec, Plan, SetSpec
 from harness.progress import SilentReporter
 from harness.records import Chunk, Prompt, PromptLine, Response, Sampling
+from harness.results import LOSSLESS
 from harness.tokenize import PromptTokenizer
 
 # Prompt ids and the most tokens to emit, to the ids that were emitted, a stop token included.
@@ -119,7 +120,7 @@ def judge_engine(engine: Engine, prompts: Sequence[str | Sequence[int]], judge: 
 def faults(found: Judged) -> tuple[str, ...]:
     """Why the verdict is not lossless, place by place; empty when it is."""
     overall = found.overall
-    if overall.stock_verdict in ("exact", "near-tie"):
+    if overall.stock_verdict in LOSSLESS:
         return ()
     margin = overall.margin.value if overall.margin is not None else 0.0
     told = [f"{place(fault)}: {fault.fault}" for fault in overall.stop_faults]

@@ -16,6 +16,7 @@ from harness.plan import ArmKind, Division, Job, Param
 SCHEMA_VERSION = 1
 
 StockVerdict = Literal["exact", "near-tie", "violated", "not-judged"]
+LOSSLESS: tuple[StockVerdict, ...] = ("exact", "near-tie")  # verdicts that may say so
 SpeedVerdict = Literal["baseline", "faster", "slower", "equivalent", "inconclusive"]
 
 

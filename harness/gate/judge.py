@@ -9,7 +9,7 @@ from harness.codec import Record
 from harness.gate.golden import differences, golden_of, load_golden
 from harness.gate.timing import compare_times, why_not_timed
 from harness.oracle.stored import StoredRun, load_run
-from harness.results import Report
+from harness.results import LOSSLESS, Report
 
 MARGIN = 0.03
 
@@ -68,7 +68,7 @@ def _losslessness(report: Report) -> GateCheck:
     bad = tuple(
         f"arm {arm.name}: {arm.losslessness.stock_verdict if arm.losslessness else 'not judged'}"
         for arm in report.arms
-        if arm.losslessness is None or arm.losslessness.stock_verdict not in ("exact", "near-tie")
+        if arm.losslessness is None or arm.losslessness.stock_verdict not in LOSSLESS
     )
     return GateCheck(name="losslessness", passed=not bad, details=(*bad, found.statement))
 

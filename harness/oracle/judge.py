@@ -21,6 +21,7 @@ from harness.plan import Job
 from harness.protocols import ForcedPosition
 from harness.records import Response
 from harness.results import (
+    LOSSLESS,
     ArmLosslessness,
     DistributionTest,
     Divergence,
@@ -125,7 +126,7 @@ def _overall(
         mismatches=whole.mismatches,
         near_ties=whole.near_ties,
         error_bound=rule_of_three(whole.distinct_positions)
-        if verdict in ("exact", "near-tie") and whole.distinct_positions
+        if verdict in LOSSLESS and whole.distinct_positions
         else None,
         distinct_positions=whole.distinct_positions,
         statement="",

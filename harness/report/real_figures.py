@@ -5,11 +5,10 @@ from __future__ import annotations
 from typing import Any, NamedTuple
 
 from harness.errors import UsageError
-from harness.results import ArmResult, Report
+from harness.results import LOSSLESS, ArmResult, Report
 
 STOCK = "stock-"  # begins the names of arms that are stock with other settings
 NO_DRAFTER = "none"  # what an arm of the reference engine says that decodes autoregressively
-LOSSLESS = ("exact", "near-tie")  # verdicts that may say so
 
 
 class RealFigures(NamedTuple):

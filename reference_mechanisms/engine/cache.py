@@ -22,6 +22,11 @@ class Window(NamedTuple):
     recent: int  # last positions, its own among them
 
 
+def in_order(path: Sequence[int]) -> bool:
+    """Whether the rows of a path lie as those of a chain do, so that nothing is to be moved."""
+    return list(path) == list(range(len(path)))
+
+
 class KVCache:
     """Keys and values of `slots` requests."""
 
@@ -89,7 +94,7 @@ class KVCache:
             slot: of the cache.
             path: rows, ascending.
         """
-        if list(path) == list(range(len(path))):
+        if in_order(path):
             return
         sources = torch.tensor(path, device=self.device)
         destinations = torch.arange(len(path), device=self.device)

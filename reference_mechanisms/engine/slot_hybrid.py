@@ -13,7 +13,7 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from reference_mechanisms.engine.cache import KVCache
+from reference_mechanisms.engine.cache import KVCache, in_order
 from reference_mechanisms.engine.graphs import Graphs, hold_fit
 from reference_mechanisms.engine.slot_paths import PathMover
 from reference_mechanisms.engine.slot_rows import SlotLayout
@@ -268,11 +268,7 @@ class HybridTreeSlots(HybridSlots):
         return HybridSlotTreeRows(self, rows=rows, most=most, taps=taps)
 
     def _moved(self, waiting: Mapping[int, Kept]) -> None:
-        apart = {
-            slot: (one.start, one.path)
-            for slot, one in waiting.items()
-            if list(one.path) != list(range(len(one.path)))
-        }
+        apart = {slot: (one.start, one.path) for slot, one in waiting.items() if not in_order(one.path)}
         if apart:
             self._mover(apart)
 

@@ -13,7 +13,7 @@ from typing import Protocol
 import torch
 from torch import Tensor
 
-from reference_mechanisms.engine.cache import KVCache
+from reference_mechanisms.engine.cache import KVCache, in_order
 from reference_mechanisms.engine.graphs import Graphs
 from reference_mechanisms.engine.slot_paths import PathMover
 from reference_mechanisms.engine.slot_rows import DenseSlots, SlotLayout, Slots
@@ -81,7 +81,7 @@ class SlotPathCache:
 
     def commit_path(self, slot: int, path: Sequence[int]) -> None:
         """Keep a path of rows of the slot's last forward."""
-        if list(path) != list(range(len(path))):
+        if not in_order(path):
             self._waiting[slot] = self.kv.length(slot), list(path)
         self.kv.commit(slot, len(path))
 

@@ -24,7 +24,7 @@ from harness.audits import redrawn
 from harness.errors import UsageError
 from harness.plan import ArmSpec, Job, SetSpec
 from harness.records import Response
-from harness.results import Report
+from harness.results import LOSSLESS, Report
 from harness.stats.equivalence import has_width
 from harness.stats.sign_flip import launch_log_ratios, least_launches, sign_flip_p
 from sealed_evals.campaign.records import Candidate, Outcome, Reason, Test
@@ -123,7 +123,7 @@ def _tokens_are_stocks(report: Report, responses: Iterable[Response]) -> bool:
     """Whether the oracle explains every token that was timed."""
     verdict = None if report.losslessness is None else report.losslessness.stock_verdict
     if report.job.plan.sampling.greedy:
-        return verdict in ("exact", "near-tie")
+        return verdict in LOSSLESS
     mine = [one for one in responses if one.arm == CANDIDATE]
     tests = [None if arm.losslessness is None else arm.losslessness.distribution_test for arm in report.arms]
     tested = all(test is not None and test.passed for test in tests)

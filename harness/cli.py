@@ -13,6 +13,7 @@ from importlib import metadata
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NoReturn, get_args
 
+from harness.ending import ending_on_signals
 from harness.errors import (
     EXIT_INVALID,
     EXIT_OK,
@@ -48,7 +49,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser = build_parser()
     options = parser.parse_args(arguments)
     try:
-        code: int = options.run(options)
+        with ending_on_signals():
+            code: int = options.run(options)
     except HarnessError as error:
         print(f"specpilot-harness: {error}", file=sys.stderr)
         return error.exit_code

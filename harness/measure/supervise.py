@@ -22,6 +22,8 @@ from harness.plan import Job
 from harness.records import Response
 from harness.storage import read_lines, write_atomic, write_lines
 
+END_S = 60.0  # a worker has servers of its own to end
+
 
 class BlockWindow(NamedTuple):
     """When a block ran, by the parent's clock; telemetry is cut along it."""
@@ -143,7 +145,7 @@ def _end(worker: subprocess.Popen[bytes]) -> None:
     if worker.poll() is None:
         worker.send_signal(signal.SIGTERM)
         with contextlib.suppress(subprocess.TimeoutExpired):
-            worker.wait(timeout=10)
+            worker.wait(timeout=END_S)
     if worker.poll() is None:
         worker.kill()
         worker.wait()

@@ -7,6 +7,7 @@ in JSON lines on its original standard output; whatever a backend prints goes to
 from __future__ import annotations
 
 import os
+import signal
 import sys
 import time
 from pathlib import Path
@@ -15,6 +16,7 @@ from typing import Any, BinaryIO, Literal
 import msgspec
 
 from harness.codec import Record, canonical_json, from_json
+from harness.ending import POLITE, ending_on_signals
 from harness.errors import EXIT_INVALID, HarnessError
 from harness.measure.launch import facts, open_sessions, requests_for, run_slots, warm_up
 from harness.measure.probes import probe
@@ -67,7 +69,8 @@ def main(arguments: list[str]) -> int:
 
     try:
         spec = from_json(Path(arguments[0]).read_bytes(), LaunchSpec, arguments[0])
-        last = _run(spec, tell)
+        with ending_on_signals((*POLITE, signal.SIGINT)):  # a terminal's Ctrl-C comes here too
+            last = _run(spec, tell)
     except HarnessError as error:
         tell(Message(event="error", error=str(error), exit_code=error.exit_code))
         return error.exit_code

@@ -17,7 +17,7 @@ from reference_mechanisms.batching.bench.lines import Served, Wanted
 from reference_mechanisms.errors import MechanismError
 from reference_mechanisms.weight12.plugin.step_times.engine import Engine, EngineFault, Facts
 from reference_mechanisms.weight12.plugin.step_times.engine_arguments import ENVIRONMENT
-from reference_mechanisms.weight12.plugin.step_times.rounds import ending_on_signals, gpu_state
+from reference_mechanisms.weight12.plugin.step_times.rounds import gpu_state
 
 OWN, RELEASED, TUNED = "own", "stock-released", "stock-k"
 ANSWER_S = 300.0  # for one request set; the first one of ours decodes it without drafts too
@@ -115,11 +115,10 @@ class Bench:
         Raises:
             BesideError: ours, or stock as released, could not be timed, or no draft length of stock.
         """
-        with ending_on_signals():
-            missing = [load for load in self._plan.concurrencies if load not in self._found.best]
-            if missing:
-                self._try(missing)
-            self._time()
+        missing = [load for load in self._plan.concurrencies if load not in self._found.best]
+        if missing:
+            self._try(missing)
+        self._time()
         return self._found
 
     def step_times(self, short: int) -> Found:
@@ -131,8 +130,7 @@ class Bench:
         Raises:
             BesideError: one of them could not be timed.
         """
-        with ending_on_signals():
-            self._rounds((OWN, RELEASED), lambda _load: (OWN, RELEASED), (short, 0))
+        self._rounds((OWN, RELEASED), lambda _load: (OWN, RELEASED), (short, 0))
         return self._found
 
     def _try(self, loads: Sequence[int]) -> None:

@@ -273,9 +273,11 @@ def test_a_signal_ends_the_engines(tmp_path: Path, number: signal.Signals) -> No
         "import signal\n"
         "from pathlib import Path\n"
         "signal.signal(signal.SIGINT, signal.default_int_handler)\n"  # a job in the background ignores it
+        "from harness.ending import ending_on_signals\n"
         "from reference_mechanisms.weight12.plugin.step_times.rounds import Plan, measure\n"
         "plan = Plan(engines=(('bf16', 'ar'),), batches=(1,), rounds=1, limit_s=600)\n"
-        f"measure(plan, Path({str(tmp_path)!r}), print, lambda *_: {words!r})"
+        "with ending_on_signals():\n"
+        f"    measure(plan, Path({str(tmp_path)!r}), print, lambda *_: {words!r})"
     )
     run = subprocess.Popen([sys.executable, "-c", script], cwd=ROOT, stderr=subprocess.DEVNULL)
     give_up = time.monotonic() + 60

@@ -3,14 +3,11 @@
 from __future__ import annotations
 
 import contextlib
-import signal
 import subprocess
 import sys
-import threading
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
-from types import FrameType
 
 import msgspec
 
@@ -97,7 +94,7 @@ def measure(
     deadline = time.monotonic() + plan.limit_s
     found = Found()
     logs.mkdir(parents=True, exist_ok=True)
-    with ending_on_signals(), contextlib.ExitStack() as stack:
+    with contextlib.ExitStack() as stack:
         engines = {
             name: stack.enter_context(
                 Engine(command(*name, plan.batches), ENVIRONMENT, logs / f"{label(name)}.log")
@@ -186,23 +183,3 @@ def gpu_state() -> list[str]:
     except (OSError, subprocess.SubprocessError):
         return []
     return told.stdout.splitlines()
-
-
-@contextlib.contextmanager
-def ending_on_signals() -> Iterator[None]:
-    """SIGTERM and SIGHUP end the block as Ctrl-C does, so that it can end its children."""
-
-    def interrupt(_number: int, _frame: FrameType | None) -> None:
-        raise KeyboardInterrupt
-
-    if threading.current_thread() is not threading.main_thread():
-        yield
-        return
-    before: Mapping[int, object] = {
-        number: signal.signal(number, interrupt) for number in (signal.SIGTERM, signal.SIGHUP)
-    }
-    try:
-        yield
-    finally:
-        for number, handler in before.items():
-            signal.signal(number, handler)  # type: ignore[arg-type]  # as `signal` gave it

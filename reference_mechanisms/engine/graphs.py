@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import contextlib
+import gc
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 
 import torch
@@ -36,7 +38,7 @@ class Graphs:
             for _ in range(WARM_UPS):
                 work()
         torch.cuda.current_stream(self._device).wait_stream(stream)
-        with torch.cuda.graph(graph, pool=self._pool):
+        with _no_collection(), torch.cuda.graph(graph, pool=self._pool):
             work()
         return _Recording(graph, work)
 
@@ -51,6 +53,18 @@ class _Recording:
     def __call__(self) -> None:
         """Run it again."""
         self.graph.replay()
+
+
+@contextlib.contextmanager
+def _no_collection() -> Iterator[None]:
+    """Cyclic garbage waits in the block: a graph that dies while another is recorded spoils that one."""
+    collects = gc.isenabled()
+    gc.disable()
+    try:
+        yield
+    finally:
+        if collects:
+            gc.enable()
 
 
 def free_bytes(device: torch.device) -> int:

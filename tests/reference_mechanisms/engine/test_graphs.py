@@ -1,10 +1,11 @@
-"""A recording keeps what it was recorded from."""
+"""A recording keeps what it was recorded from, and no graph dies while another is recorded."""
 
 from __future__ import annotations
 
 import contextlib
 import gc
 import weakref
+from collections.abc import Iterator
 from typing import Any
 
 import pytest
@@ -30,14 +31,29 @@ class Constant:
     """A tensor that a program reads."""
 
 
-def test_constants_of_a_program_live_as_long_as_its_recording(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A graph knows addresses only: memory that is given back is soon another's."""
+@pytest.fixture
+def stubs(monkeypatch: pytest.MonkeyPatch) -> list[str]:
+    """No device; the list tells whether a recording is under way."""
+    under_way: list[str] = []
+
+    @contextlib.contextmanager
+    def graph(*_: Any, **__: Any) -> Iterator[None]:
+        under_way.append("recording")
+        yield
+        under_way.clear()
+
     for name in ("CUDAGraph", "Stream"):
         monkeypatch.setattr(torch.cuda, name, Stub)
     monkeypatch.setattr(torch.cuda, "current_stream", Stub)
     monkeypatch.setattr(torch.cuda, "graph_pool_handle", tuple)
-    for name in ("stream", "graph"):
-        monkeypatch.setattr(torch.cuda, name, lambda *_, **__: contextlib.nullcontext())
+    monkeypatch.setattr(torch.cuda, "stream", lambda *_: contextlib.nullcontext())
+    monkeypatch.setattr(torch.cuda, "graph", graph)
+    return under_way
+
+
+@pytest.mark.usefixtures("stubs")
+def test_constants_of_a_program_live_as_long_as_its_recording() -> None:
+    """A graph knows addresses only: memory that is given back is soon another's."""
     ran = []
 
     def recorded() -> tuple[Any, weakref.ref[Constant]]:
@@ -52,3 +68,29 @@ def test_constants_of_a_program_live_as_long_as_its_recording(monkeypatch: pytes
     program()
     assert program.graph.replayed == 1
     assert len(ran) == WARM_UPS + 1
+
+
+def test_no_graph_dies_while_another_is_recorded(stubs: list[str]) -> None:
+    """Old recordings lie in cycles; the end of one is a call that spoils a recording under way."""
+    died = []
+
+    class Old:
+        def __init__(self) -> None:
+            self.itself = self
+
+        def __del__(self) -> None:
+            died.append(tuple(stubs))
+
+    def work() -> None:
+        Old()
+        [[] for _ in range(10_000)]
+
+    before = gc.get_threshold()
+    gc.set_threshold(1)
+    try:
+        Graphs(torch.device("cuda")).program(work)
+    finally:
+        gc.set_threshold(*before)
+    assert gc.isenabled()
+    gc.collect()
+    assert died == [()] * (WARM_UPS + 1)

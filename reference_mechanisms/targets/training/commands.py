@@ -62,6 +62,13 @@ def _say(line: str) -> None:
     print(line, flush=True)
 
 
+def _named(plan: Path) -> str:
+    """A plan of this package by its place in it, whoever installed it where."""
+    package = Path(__file__).resolve().parents[3]
+    here = plan.resolve()
+    return (here.relative_to(package) if here.is_relative_to(package) else plan).as_posix()
+
+
 def _vocabulary(options: argparse.Namespace) -> int:
     import numpy as np  # noqa: PLC0415
     from tokenizers import Tokenizer  # noqa: PLC0415
@@ -97,8 +104,8 @@ def _train(options: argparse.Namespace, caller: Caller) -> int:
         "specpilot-harness",
         "targets",
         "train-hybrid",
-        options.plan.as_posix(),
-        options.drafter.as_posix(),
+        _named(options.plan),
+        _named(options.drafter),
     ]
     told += ["--data", "DATA", "--out", "RUN"]
     told += [] if options.seconds is None else ["--seconds", f"{options.seconds:g}"]

@@ -29,6 +29,7 @@ from reference_mechanisms.drafters.training.running import (
     student,
 )
 from reference_mechanisms.errors import TargetError
+from reference_mechanisms.targets.config import read_json
 from reference_mechanisms.targets.hybrid_config import parse_hybrid_config
 from reference_mechanisms.targets.training.network import HybridNetwork
 from reference_mechanisms.targets.training.plan import HybridPlan
@@ -67,7 +68,9 @@ class Outside:
 def train_hybrid(
     plan: HybridPlan, drafter: TrainingPlan, corpus: Corpus, held_out: Corpus, outside: Outside
 ) -> Path:
-    """Train target and drafter; the folder with both.
+    """Train target and drafter; the folder of the target.
+
+    A target that is there already, of the same plan and as much text, is taken as it is.
 
     Args:
         plan: of the target.
@@ -87,6 +90,60 @@ def train_hybrid(
         raise TargetError(
             f"`sizes.vocab_size` is {config.vocab_size}, the text has larger ids; encode it anew"
         )
+    dtype = torch.bfloat16 if device.type == "cuda" else torch.float32
+    folder = outside.out / plan.name
+    if not _is_there(folder, plan, corpus):
+        _train_target(plan, drafter.licence, corpus, held_out, outside, device)
+    sha256 = outside.digest(folder)
+    stored = load_network(folder, dtype, device)
+    outside.said(f"target {sha256[:12]}, {time.monotonic() - began:.0f} s so far")
+    text, kept_out, repeated = _own_text(stored, plan, corpus, held_out, outside)
+    outside.said(
+        f"{len(text)} own texts, {repeated} repetitions left out, {time.monotonic() - began:.0f} s so far"
+    )
+    target = TrainingTarget(folder, TrainedFor(plan.name, sha256), (END_ID,))
+    if outside.seconds is not None:
+        left = DRAFTER_SHARE * (outside.seconds - (time.monotonic() - began))
+        drafter = _fitted(drafter, target, text, device, left)
+    facts = DataFacts(
+        examples=len(text),
+        left_out=0,
+        repetitions=repeated,
+        words=8,
+        held_out=len(kept_out),
+        disjoint_from=held_out.names,
+        written_in=str(dtype).removeprefix("torch."),
+    )
+    run = Run(
+        out=outside.out,
+        said=outside.said,
+        counts=outside.counts,
+        device=outside.device,
+        story=outside.story._replace(data=facts),
+        draw=outside.draw,
+    )
+    run_plan(drafter, sha256, target, text, kept_out, run)
+    outside.said(f"done after {time.monotonic() - began:.0f} s")
+    return folder
+
+
+def _is_there(folder: Path, plan: HybridPlan, corpus: Corpus) -> bool:
+    """Whether a target stands there that was trained by this plan on as much text."""
+    record = folder / RECORD
+    if not record.is_file() or not (folder / "README.md").is_file():  # written last
+        return False
+    told = read_json(record)
+    learnt = (told.get("plan"), (told.get("corpus") or {}).get("tokens"))
+    return learnt == (msgspec.to_builtins(plan), len(corpus.token_ids))
+
+
+def _train_target(
+    plan: HybridPlan, licence: str, corpus: Corpus, held_out: Corpus, outside: Outside, device: torch.device
+) -> None:
+    """Train and store the target with its record and card."""
+    began = time.monotonic()
+    raw = described(msgspec.structs.asdict(plan.sizes))
+    config = parse_hybrid_config(raw, f"plan {plan.name}")
     network = HybridNetwork(config, plan.seed).to(device)
     weights = sum(weight.numel() for weight in network.parameters())
     outside.said(f"{weights} weights, {len(corpus.token_ids)} tokens to learn")
@@ -127,35 +184,7 @@ def train_hybrid(
         f"target {sha256[:12]}: {steps} steps in {took:.0f} s, held-out {told['held_out_loss']:.3f} nats"
     )
     (folder / RECORD).write_text(json.dumps(told, indent=1) + "\n", encoding="utf-8")
-    (folder / "README.md").write_text(_card(plan, told, drafter.licence), encoding="utf-8")
-    text, kept_out, repeated = _own_text(stored, plan, corpus, held_out, outside)
-    outside.said(
-        f"{len(text)} own texts, {repeated} repetitions left out, {time.monotonic() - began:.0f} s so far"
-    )
-    target = TrainingTarget(folder, TrainedFor(plan.name, sha256), (END_ID,))
-    if outside.seconds is not None:
-        left = DRAFTER_SHARE * (outside.seconds - (time.monotonic() - began))
-        drafter = _fitted(drafter, target, text, device, left)
-    facts = DataFacts(
-        examples=len(text),
-        left_out=0,
-        repetitions=repeated,
-        words=8,
-        held_out=len(kept_out),
-        disjoint_from=held_out.names,
-        written_in=str(dtype).removeprefix("torch."),
-    )
-    run = Run(
-        out=outside.out,
-        said=outside.said,
-        counts=outside.counts,
-        device=outside.device,
-        story=outside.story._replace(data=facts),
-        draw=outside.draw,
-    )
-    run_plan(drafter, sha256, target, text, kept_out, run)
-    outside.said(f"done after {time.monotonic() - began:.0f} s")
-    return folder
+    (folder / "README.md").write_text(_card(plan, told, licence), encoding="utf-8")
 
 
 @torch.no_grad()

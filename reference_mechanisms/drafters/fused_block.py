@@ -173,8 +173,7 @@ class FusedBlock:
             qkv = layer.qkv(normed).view(rows, sizes.heads + 2 * sizes.kv_heads, sizes.head_dim)
             attended = mine.attend(number, qkv, layer.qk_norm)
             hidden, normed = mine.add_norm(hidden, layer.output(attended), layer.post_norm)
-            gated = mine.gate(layer.gate_up(normed))
-            hidden, normed = mine.add_norm(hidden, layer.down(gated), next_norm)
+            hidden, normed = mine.add_norm(hidden, layer.down(layer.opened(normed, mine)), next_norm)
         return self._head(normed if config.anchor_row else normed[1:])
 
     def _seen(self, start: Tensor, positions: Tensor, reach: Reach) -> Seen:

@@ -65,8 +65,7 @@ class FusedSlotBlocks:
             qkv = layer.qkv(normed).view(len(normed), sizes.heads + 2 * sizes.kv_heads, sizes.head_dim)
             attended = mine.attend(number, qkv, layer.qk_norm)
             hidden, normed = mine.add_norm(hidden, layer.output(attended), layer.post_norm)
-            gated = mine.gate(layer.gate_up(normed))
-            hidden, normed = mine.add_norm(hidden, layer.down(gated), next_norm)
+            hidden, normed = mine.add_norm(hidden, layer.down(layer.opened(normed, mine)), next_norm)
         predicting = normed.view(count, rows, -1)
         if not config.anchor_row:
             predicting = predicting[:, 1:]

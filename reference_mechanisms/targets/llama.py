@@ -40,6 +40,12 @@ class Layer(NamedTuple):
     post_norm: Tensor  # [hidden]
     gate_up: Linear
     down: Linear
+    opens: bool = False  # whether `gate_up` gives what the gate lets through, not both halves
+
+    def opened(self, normed: Tensor, ops: LayerOps) -> Tensor:
+        """What the gate lets through, [rows, inner] of [rows, hidden]."""
+        found = self.gate_up(normed)
+        return found if self.opens else ops.gate(found)
 
 
 class LlamaTarget:
@@ -171,8 +177,7 @@ class LlamaTarget:
             qkv = layer.qkv(normed).view(count, config.heads + 2 * config.kv_heads, config.head_dim)
             attended = ops.attend(number, qkv, layer.qk_norm)
             hidden, normed = ops.add_norm(hidden, layer.output(attended), layer.post_norm)
-            gated = ops.gate(layer.gate_up(normed))
-            hidden, normed = ops.add_norm(hidden, layer.down(gated), next_norm)
+            hidden, normed = ops.add_norm(hidden, layer.down(layer.opened(normed, ops)), next_norm)
             if number in taps:
                 seen[number] = hidden
         return Forward(hidden=normed, taps=tuple(seen[tap] for tap in taps))
@@ -234,12 +239,16 @@ def take_layer(config: LlamaConfig, take: Callable[..., Tensor], matrices: Matri
         qk_norm = torch.cat((query_norm.expand(config.heads, -1), key_norm.expand(config.kv_heads, -1)))
     projections = [("self_attn.q_proj", query), ("self_attn.k_proj", key), ("self_attn.v_proj", key)]
     gates = [("mlp.gate_proj", inner), ("mlp.up_proj", inner)]
+    opened = None
+    if not config.mlp_bias:
+        opened = matrices.gated([(f"{prefix}{name}.weight", rows) for name, rows in gates], hidden)
     return Layer(
         input_norm=take(f"{prefix}input_layernorm.weight", hidden),
         qkv=linear(projections, hidden, bias=config.attention_bias),
         qk_norm=qk_norm,
         output=linear([("self_attn.o_proj", hidden)], query, bias=config.attention_bias),
         post_norm=take(f"{prefix}post_attention_layernorm.weight", hidden),
-        gate_up=linear(gates, hidden, bias=config.mlp_bias),
+        gate_up=opened or linear(gates, hidden, bias=config.mlp_bias),
         down=linear([("mlp.down_proj", hidden)], inner, bias=config.mlp_bias),
+        opens=opened is not None,
     )

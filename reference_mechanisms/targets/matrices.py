@@ -73,6 +73,18 @@ class Matrices(Protocol):
         """
         ...
 
+    def gated(self, parts: Sequence[tuple[str, int]], columns: int) -> Linear | None:
+        """A product with a gate and what it opens that gives SiLU(gate) times the other, [rows, inner].
+
+        Args:
+            parts: names and rows of the gate and of the other.
+            columns: of each.
+
+        Returns:
+            None where that is no single launch.
+        """
+        ...
+
     def table(self, name: str, rows: int, columns: int) -> Table:
         """An embedding."""
         ...
@@ -114,6 +126,11 @@ class PlainMatrices:
     def linear(self, parts: Sequence[tuple[str, int]], columns: int, bias: Tensor | None) -> Linear:
         """See `Matrices`."""
         return self._product(torch.cat([self._take(name, rows, columns) for name, rows in parts]), bias)
+
+    def gated(self, parts: Sequence[tuple[str, int]], columns: int) -> Linear | None:
+        """See `Matrices`."""
+        del parts, columns
+        return None
 
     def table(self, name: str, rows: int, columns: int) -> Table:
         """See `Matrices`."""

@@ -16,6 +16,7 @@ import torch
 from torch import Tensor
 
 from reference_mechanisms.errors import TargetError
+from reference_mechanisms.kernels.weight12.arrange import arrange, arrange_raw, in_turn
 from reference_mechanisms.targets.checkpoint import Checkpoint
 from reference_mechanisms.targets.config import parse_config, read_json
 from reference_mechanisms.targets.hybrid import HybridTarget
@@ -29,7 +30,7 @@ from reference_mechanisms.weight12.folder_manifest import MANIFEST
 from reference_mechanisms.weight12.onload import packed_at_load, repacked
 from reference_mechanisms.weight12.packed_checkpoint import PackedCheckpoint
 from reference_mechanisms.weight12.planes import Planes
-from reference_mechanisms.weight12.raw_matrices import raw_linear
+from reference_mechanisms.weight12.raw_matrices import gated_linear, opens, raw_linear
 
 
 class PackedLinear:
@@ -63,9 +64,16 @@ class PackedTable:
 class PackedMatrices:
     """A target's matrices in twelve bits; those that the format keeps stay bf16."""
 
-    def __init__(self, source: Source, device: torch.device) -> None:
-        """Take them from a packed or a plain checkpoint as they are asked for."""
+    def __init__(self, source: Source, device: torch.device, *, gates: bool = False) -> None:
+        """Take them from a packed or a plain checkpoint as they are asked for.
+
+        Args:
+            source: the checkpoint.
+            device: of the products.
+            gates: open gates in the launch of their product, where the streaming kernels run.
+        """
         self._source, self._device = source, device
+        self._gates = gates and product.streams(device)
         # Kept matrices: cuBLAS would pick a kernel, and so a rounding, by the number of rows.
         self._plain = raw_linear if product.streams(device) else RowLinear
 
@@ -95,6 +103,17 @@ class PackedMatrices:
             return RowLinear(whole.decode(), bias)
         return PackedLinear(product.store(whole), bias)
 
+    def gated(self, parts: Sequence[tuple[str, int]], columns: int) -> Linear | None:
+        """See `targets.matrices.Matrices`; packed anew, since the rows come in another order."""
+        if not self._gates or not opens(parts):
+            return None
+        found = [self._matrix(name, rows, columns) for name, rows in parts]
+        whole = torch.cat([matrix.decode() if isinstance(matrix, Planes) else matrix for matrix in found])
+        whole = whole[in_turn(len(whole)).to(whole.device)]
+        if not all(isinstance(matrix, Planes) for matrix in found):
+            return gated_linear(arrange_raw(whole))
+        return gated_linear(arrange(repacked(whole).arrays(), columns))
+
     def table(self, name: str, rows: int, columns: int) -> Table:
         """See `targets.matrices.Matrices`."""
         found = self._matrix(name, rows, columns)
@@ -112,8 +131,12 @@ class PackedMatrices:
         return weight if found is None else found
 
 
-def load_packed_target(folder: Path, dtype: torch.dtype, device: torch.device) -> LlamaTarget | HybridTarget:
+def load_packed_target(
+    folder: Path, dtype: torch.dtype, device: torch.device, *, gates: bool = False
+) -> LlamaTarget | HybridTarget:
     """Load a target from a packed folder; a plain one is packed while it is loaded.
+
+    `gates` is that of `PackedMatrices`.
 
     Raises:
         TargetError: the folder is no complete checkpoint of a known architecture, or `dtype` is not bf16.
@@ -124,28 +147,34 @@ def load_packed_target(folder: Path, dtype: torch.dtype, device: torch.device) -
     with torch.inference_mode():
         if (folder / MANIFEST).is_file():
             packed = PackedCheckpoint(folder)
-            return _made(packed.config(), packed, dtype, device)
+            return _made(packed.config(), packed, dtype, device, gates)
         with Checkpoint(folder) as checkpoint:
-            return _made(read_json(folder / "config.json"), checkpoint, dtype, device)
+            return _made(read_json(folder / "config.json"), checkpoint, dtype, device, gates)
 
 
-def load_packed_llama(folder: Path, dtype: torch.dtype, device: torch.device) -> LlamaTarget:
+def load_packed_llama(
+    folder: Path, dtype: torch.dtype, device: torch.device, *, gates: bool = False
+) -> LlamaTarget:
     """The same of a dense target.
 
     Raises:
         TargetError: as there, or the target is none.
         WeightError: as there.
     """
-    found = load_packed_target(folder, dtype, device)
+    found = load_packed_target(folder, dtype, device, gates=gates)
     if not isinstance(found, LlamaTarget):
         raise TargetError(f"{folder} holds a target with recurrent layers; give a dense one")
     return found
 
 
 def _made(
-    raw: Mapping[str, Any], source: PackedCheckpoint | Checkpoint, dtype: torch.dtype, device: torch.device
+    raw: Mapping[str, Any],
+    source: PackedCheckpoint | Checkpoint,
+    dtype: torch.dtype,
+    device: torch.device,
+    gates: bool,
 ) -> LlamaTarget | HybridTarget:
-    where, matrices = str(source.folder / "config.json"), PackedMatrices(source, device)
+    where, matrices = str(source.folder / "config.json"), PackedMatrices(source, device, gates=gates)
     if is_dense_config(raw, where):
         return LlamaTarget(parse_config(raw, where), source, dtype, device, matrices)
     return HybridTarget(parse_hybrid_config(raw, where), source, dtype, device, matrices)

@@ -64,8 +64,8 @@ def register(
         "--ways",
         nargs="*",
         default=[],
-        choices=["joins", "early"],
-        help="what the kernels do in another way with the same bits",
+        choices=["joins", "early", "gates"],
+        help="what the kernels do in another way: with the same bits, but for the exponential of gates",
     )
     bench.add_argument("--seed", type=int, default=0)
     bench.set_defaults(run=guard(_bench))
@@ -189,11 +189,11 @@ def _measure(options: argparse.Namespace, weights: WeightFormat, load: Load, sum
     device, shape = torch.device("cuda"), summary["target"]
     sizes = engines.Sizes(load.positions, options.drafts + 1)
     _say(f"{shape} in {weights}: loading")
-    if options.folder is None:
-        target = engines.dummy_target(shape, weights, load.seed, sizes, device)
-    else:
-        target = engines.folder_target(options.folder, weights, sizes, device)
     ways = Ways(**dict.fromkeys(options.ways, True))
+    if options.folder is None:
+        target = engines.dummy_target(shape, weights, load.seed, sizes, device, ways)
+    else:
+        target = engines.folder_target(options.folder, weights, sizes, device, ways)
     bench = Bench(target, load, _say, _kept(options, weights, load, summary), ways)
     _say(f"{shape} in {weights}: autoregressive")
     found = bench.autoregressive()

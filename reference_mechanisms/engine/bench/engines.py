@@ -47,22 +47,27 @@ class Sizes(NamedTuple):
     rows: int  # of a verify step
 
 
-def matrices_of(source: Source, weights: WeightFormat, device: torch.device) -> Matrices:
+def matrices_of(
+    source: Source, weights: WeightFormat, device: torch.device, *, gates: bool = False
+) -> Matrices:
     """Matrices of a checkpoint in a format; a row of their products is the same among any others."""
-    return PackedMatrices(source, device) if weights == "weight12" else RawMatrices(source, device)
+    made = PackedMatrices if weights == "weight12" else RawMatrices
+    return made(source, device, gates=gates)
 
 
-def drafter_matrices(source: Source, weights: DrafterFormat, device: torch.device) -> Matrices:
+def drafter_matrices(
+    source: Source, weights: DrafterFormat, device: torch.device, *, gates: bool = False
+) -> Matrices:
     """The same of a drafter, which may be rounded to eight bits too."""
     match weights:
         case "int8" | "fp8":
             return EightMatrices(source, weights, DTYPE, device)
         case _:
-            return matrices_of(source, weights, device)
+            return matrices_of(source, weights, device, gates=gates)
 
 
 def dummy_target(
-    shape: str, weights: WeightFormat, seed: int, sizes: Sizes, device: torch.device
+    shape: str, weights: WeightFormat, seed: int, sizes: Sizes, device: torch.device, ways: Ways = WAYS
 ) -> LlamaTarget:
     """A target of a published shape with weights from a seed.
 
@@ -74,7 +79,9 @@ def dummy_target(
     hold_deployment(needs, device, f"{shape} in {weights}")
     source = DummyCheckpoint(shape, seed, device)
     with torch.inference_mode():
-        return LlamaTarget(config, source, DTYPE, device, matrices_of(source, weights, device))
+        return LlamaTarget(
+            config, source, DTYPE, device, matrices_of(source, weights, device, gates=ways.gates)
+        )
 
 
 def dummy_hybrid(
@@ -93,7 +100,9 @@ def dummy_hybrid(
         return HybridTarget(config, source, DTYPE, device, matrices_of(source, weights, device))
 
 
-def folder_target(folder: Path, weights: WeightFormat, sizes: Sizes, device: torch.device) -> LlamaTarget:
+def folder_target(
+    folder: Path, weights: WeightFormat, sizes: Sizes, device: torch.device, ways: Ways = WAYS
+) -> LlamaTarget:
     """A target from a Hugging Face folder, by the same way.
 
     Raises:
@@ -103,8 +112,8 @@ def folder_target(folder: Path, weights: WeightFormat, sizes: Sizes, device: tor
     needs = needs_of(config, weights, positions=positions_of(sizes.positions, sizes.rows), rows=sizes.rows)
     hold_deployment(needs, device, f"{folder} in {weights}")
     if weights == "weight12":
-        return load_packed_llama(folder, DTYPE, device)
-    return load_streamed_llama(folder, device)
+        return load_packed_llama(folder, DTYPE, device, gates=ways.gates)
+    return load_streamed_llama(folder, device, gates=ways.gates)
 
 
 def drafter_config(shape: str) -> BlockConfig:
@@ -143,7 +152,8 @@ def dummy_drafter(
     hold_deployment(drafter_needs(config, weights), device, f"the DFlash of {shape} in {weights}")
     source = DummyCheckpoint(f"{shape} DFlash", seed, device)
     with torch.inference_mode():
-        found = take_weights(config, source, drafter_matrices(source, weights, device), DTYPE, device)
+        matrices = drafter_matrices(source, weights, device, gates=ways.gates)
+        found = take_weights(config, source, matrices, DTYPE, device)
 
     def head(rows: Tensor) -> Tensor:
         return target.logits(rows)

@@ -29,12 +29,16 @@ Attend = Callable[[Tensor, Tensor, Seen], Tensor]
 
 
 class Ways(NamedTuple):
-    """What the Triton kernels can do in more than one way, each with the same bits; torch has one way."""
+    """What the kernels of a step can do in more than one way, each the same for all arms; torch has one way.
+
+    The bits are the same too, but for `gates`, whose exponential is another.
+    """
 
     joins: bool = False  # the last part of an attention to end joins the others; else one more launch does
     # What earlier forwards wrote is read while the launch in front still runs. Right only if between two
     # forwards, and behind the positions of this one, lies a launch that does not overlap (a torch operation).
     early: bool = False
+    gates: bool = False  # gates open in the launch of their product; needs weights that are loaded for it
 
 
 WAYS = Ways()  # until a run of `engine bench` has compared them

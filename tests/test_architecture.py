@@ -42,7 +42,7 @@ DOORS = {
 
 # Storeys of `harness`, ground up; a module imports lower storeys and its own only.
 STOREYS = (
-    {"errors", "codec"},
+    {"errors", "codec", "ending"},
     {"records", "paths", "progress", "packed"},
     {"plan", "storage"},
     {"models"},

@@ -164,13 +164,16 @@ def h200_batching(session: nox.Session) -> None:
     traces, hybrid = f"{scratch}/traces.json", f"{scratch}/hybrid.json"
     costs = [f"{out}/step-costs-{name}.json" for name in ("qwen3-8b", "smollm2")]
     # Acceptance as the goals have it, and how its chances must spread for that.
-    session.run(harness, "batching", "traces", "--imposed", "15=6.5", "7=4.5", "--out", traces)
+    # What siblings of a wrong draft are worth, as `drafters figures` found for the shipped DFlash.
+    siblings = ("--siblings", "0.24", "0.08", "--off-spine", "0.8")
+    session.run(harness, "batching", "traces", "--imposed", "15=6.5", "7=4.5", *siblings, "--out", traces)
     measure = (harness, "batching", "measure")
     shape = ("--shape", "Qwen3-8B", "--weights", "weight12", "--slots", "64", "--context", "384")
     session.run(*measure, *shape, "--out", costs[0])
     dummy = ("--costs", costs[0], "--out", out)
     session.run(harness, "batching", "bench-vllm", traces, *dummy, "--seconds", "2400")
-    session.run(harness, "batching", "bench", traces, *dummy, "--per-slot", "2", "--repeats", "2")
+    often = ("--per-slot", "2", "--repeats", "2", "--tree", "15")
+    session.run(harness, "batching", "bench", traces, *dummy, *often)
     few = ("--requests", "8", "--seed", "1")
     session.run(harness, "batching", "traces", "--imposed", "15=6.5", *few, "--out", hybrid)
     sizes = ("--shape", "hybrid-27b", "--concurrency", "1", "8")

@@ -6,8 +6,9 @@ key head. What a row sees alone decides which chunks count for it, and within a 
 another: so a row is bitwise the same alone and among others.
 """
 
-# ruff: noqa: PLR0913, PLR0917, N803 - Triton's own language
+# ruff: noqa: PLR0913, PLR0917, N803, RUF005 - Triton's own language
 # mypy: allow-untyped-defs, allow-incomplete-defs, allow-untyped-decorators
+# mypy: disable-error-code="assignment"
 
 from __future__ import annotations
 
@@ -21,6 +22,7 @@ from reference_mechanisms.kernels.step.twin import Seen
 
 CHUNK = 64  # positions of one program
 JOINED = 8  # chunks whose parts are under way at once
+WHOLE = 16  # chunks up to which the parts of a row are all under way at once
 GROUP = 16  # rows of a matrix product, at least
 
 
@@ -109,17 +111,49 @@ def joined(base, low, high, DIM: tl.constexpr, SPAN: tl.constexpr, BATCH: tl.con
 
 
 @triton.jit
+def _joined_whole(base, low, high, DIM: tl.constexpr, SPAN: tl.constexpr, CHUNKS: tl.constexpr):
+    """The same bits of few rows whose parts stay in registers: nothing is read twice, or after another."""
+    dims = tl.arange(0, DIM)
+    best = tl.full([base.shape[0]], -1e30, tl.float32)
+    tops, shares, values = (), (), ()
+    for chunk in tl.static_range(CHUNKS):
+        real = (chunk * SPAN < high) & ((chunk + 1) * SPAN > low)
+        at = base + chunk * (DIM + 2)
+        top = tl.load(at + DIM, mask=real, other=-1e30)
+        tops = tops + (top,)
+        shares = shares + (tl.load(at + DIM + 1, mask=real, other=0.0),)
+        values = values + (tl.load(at[:, None] + dims[None], mask=real[:, None], other=0.0),)
+        best = tl.maximum(best, top)
+    total = tl.zeros([base.shape[0]], tl.float32)
+    found = tl.zeros([base.shape[0], DIM], tl.float32)
+    for chunk in tl.static_range(CHUNKS):
+        real = (chunk * SPAN < high) & ((chunk + 1) * SPAN > low)
+        weight = tl.exp(tops[chunk] - best)
+        total = tl.where(real, tl.fma(weight, shares[chunk], total), total)
+        wide = tl.broadcast_to(weight[:, None], found.shape)
+        found = tl.where(real[:, None], tl.fma(wide, values[chunk], found), found)
+    return found / tl.where(total > 0, total, 1.0)[:, None]
+
+
+@triton.jit
 def _join_chunks(
     parts, seen_low, seen_high, out, chunks,
-    DIM: tl.constexpr, SPAN: tl.constexpr, BATCH: tl.constexpr, PDL: tl.constexpr,
+    DIM: tl.constexpr, SPAN: tl.constexpr, BATCH: tl.constexpr, CHUNKS: tl.constexpr,
+    EARLY: tl.constexpr, PDL: tl.constexpr,
 ):  # fmt: skip
     precede(PDL)
     row, head, heads = tl.program_id(0).to(tl.int64), tl.program_id(1), tl.num_programs(1)
     dims, one = tl.arange(0, DIM), tl.arange(0, 1)
-    follow_on(PDL)
+    if not EARLY:
+        follow_on(PDL)
     low, high = tl.load(seen_low + row + one), tl.load(seen_high + row + one)
+    if EARLY:
+        follow_on(PDL)
     base = parts + ((row * heads + head) * chunks + one) * (DIM + 2)
-    found = joined(base, low, high, DIM, SPAN, BATCH)
+    if CHUNKS:
+        found = _joined_whole(base, low, high, DIM, SPAN, CHUNKS)
+    else:
+        found = joined(base, low, high, DIM, SPAN, BATCH)
     to = out + (row * heads + head) * DIM + dims
     tl.store(to[None], found.to(out.dtype.element_ty))
 
@@ -146,7 +180,7 @@ def attend(queries: Tensor, place: Tensor, seen: Seen) -> Tensor:
     return join_chunks(parts, seen, out)
 
 
-def join_chunks(parts: Tensor, seen: Seen, out: Tensor) -> Tensor:
+def join_chunks(parts: Tensor, seen: Seen, out: Tensor, *, early: bool = False) -> Tensor:
     """Attention of rows from its chunks.
 
     Args:
@@ -154,10 +188,12 @@ def join_chunks(parts: Tensor, seen: Seen, out: Tensor) -> Tensor:
             of shares; whatever a row does not see is not read.
         seen: by each row.
         out: [rows, heads x head_dim], written and returned.
+        early: as of `twin.Ways`.
     """
     rows, heads, chunks, size = parts.shape
     _join_chunks[(rows, heads)](
         parts, seen.low, seen.high, out, chunks,
-        DIM=size - 2, SPAN=CHUNK, BATCH=JOINED, **how(parts.device),
+        DIM=size - 2, SPAN=CHUNK, BATCH=JOINED, CHUNKS=chunks if chunks <= WHOLE else 0,
+        EARLY=early, **how(parts.device),
     )  # fmt: skip
     return out

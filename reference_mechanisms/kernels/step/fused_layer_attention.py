@@ -181,4 +181,4 @@ def attend_layer(
         SPAN=CHUNK, KV=kv_heads, NORMS=qk_norm is not None, JOINS=tickets is not None, BATCH=JOINED,
         EARLY=ways.early, **how(qkv.device),
     )  # fmt: skip
-    return join_chunks(parts, seen, out) if tickets is None else out
+    return join_chunks(parts, seen, out, early=ways.early) if tickets is None else out

@@ -50,11 +50,14 @@ KERNELS: tuple[tuple[Any, dict[str, str], dict[str, Any], int], ...] = (
         CHUNKS | {"DIM": 128},
         4,
     ),
-    (
-        fused_attention._join_chunks,
-        {"parts": WIDE, "out": BF16, **SEEN},
-        {"DIM": 128, "SPAN": 64, "BATCH": 8},
-        4,
+    *(
+        (
+            fused_attention._join_chunks,
+            {"parts": WIDE, "out": BF16, **SEEN},
+            {"DIM": 128, "SPAN": 64, "BATCH": 8, "CHUNKS": chunks, "EARLY": early},
+            4,
+        )
+        for chunks, early in ((0, False), (0, True), (9, False), (16, True))
     ),
     *(
         (fused_layer_attention._attend_layer, LAYER, LAYERED | {"JOINS": joins, "EARLY": early}, 4)
@@ -105,6 +108,7 @@ def compiled(capability: int, names: Collection[str] = ()) -> dict[str, Any]:
         made = triton.compile(source, target=target, options=options)
         text = made.asm["ptx"]
         ways = [name.lower() for name in ("JOINS", "EARLY") if values.get(name)]
+        ways += [f"{values['CHUNKS']} chunks"] if values.get("CHUNKS") else []
         found[" ".join((kernel.__name__, *ways))] = {
             "bytes": len(made.asm["cubin"]),
             "shared": made.metadata.shared,

@@ -43,7 +43,7 @@ def test_kernels_compile(tmp_path: Path, capability: int, names: tuple[str, ...]
     )
     assert ran.returncode == 0, ran.stderr[-2000:]
     found = json.loads(ran.stdout)
-    assert len(found) == (len(names) or 23)
+    assert len(found) == (len(names) or 26)
     for name, told in found.items():
         assert told["bytes"] > 1000
         assert told["shared"] <= SHARED, name

@@ -196,13 +196,15 @@ def h200_trees(session: nox.Session) -> None:
     scratch, out = pathlib.Path("reports/scratch-trees"), "reports/h200-trees"
     scratch.mkdir(parents=True, exist_ok=True)
     level = 'drafter = "dflash", two_level = "hold", level_one = "four-bit"'
-    for params, file in (('drafter = "dflash", tree = 31', "figures.json"), (level, "two-level.json")):
+    for params, file in (('drafter = "dflash", tree = 63', "figures.json"), (level, "two-level.json")):
         words = ["drafters", "figures", "smollm2-135m-cuda", "--params", params]
         session.run("specpilot-harness", *words, "--out", str(scratch / file))
     options = ["--overwrite", *session.posargs]
     session.run("specpilot-harness", "run", "h200-trees", "--out", out, *options)
     session.run("specpilot-harness", "run", "h200-trees-exact", "--out", f"{out}-exact", *options)
+    session.run("specpilot-harness", "run", "h200-two-level", "--out", "reports/h200-two-level", *options)
     words = ["drafters", "trees", out, "--exact", f"{out}-exact", "--figures", f"{scratch}/two-level.json"]
+    words += ["--two-level", "reports/h200-two-level"]
     if pathlib.Path("reference_mechanisms/targets/shipped/small-hybrid/config.json").is_file():
         for name in ("h200-trees-hybrid", "h200-trees-hybrid-exact"):
             session.run("specpilot-harness", "run", name, "--out", f"reports/{name}", *options)

@@ -54,6 +54,7 @@ def add_drafters(commands: argparse._SubParsersAction[Parser], guard: Callable[[
         "report", type=Path, metavar="REPORT_DIR", help="of chains and trees on a dense target"
     )
     trees.add_argument("--hybrid", type=Path, metavar="REPORT_DIR", help="the same on a hybrid target")
+    trees.add_argument("--two-level", type=Path, metavar="REPORT_DIR", help="of two levels, for their gain")
     trees.add_argument("--exact", type=Path, action="append", default=[], metavar="REPORT_DIR")
     trees.add_argument("--figures", type=Path, metavar="FILE", help="of the first level, for its agreement")
     trees.add_argument("--out", type=Path, metavar="FILE", help="write them here (default: print)")
@@ -133,8 +134,9 @@ def _drafter_trees(options: argparse.Namespace) -> int:
         except (OSError, ValueError) as error:
             raise UsageError(f"--figures {options.figures}: cannot be read: {error}") from None
         beta = beta_of(found if isinstance(found, dict) else {}, str(options.figures))
-    hybrid = None if options.hybrid is None else report(options.hybrid)
-    made = tree_summary(report(options.report), hybrid, [report(one) for one in options.exact], beta)
+    hybrid, two_level = (None if one is None else report(one) for one in (options.hybrid, options.two_level))
+    exact = [report(one) for one in options.exact]
+    made = tree_summary(report(options.report), hybrid, exact, beta, two_level)
     _tell(json.dumps(made, indent=2) + "\n", options.out)
     return EXIT_OK
 

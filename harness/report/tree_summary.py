@@ -14,7 +14,11 @@ VERDICTS: tuple[StockVerdict, ...] = ("exact", "near-tie", "not-judged", "violat
 
 
 def tree_summary(
-    dense: Report, hybrid: Report | None, exact: Sequence[Report], beta: float | None
+    dense: Report,
+    hybrid: Report | None,
+    exact: Sequence[Report],
+    beta: float | None,
+    two_level: Report | None = None,
 ) -> dict[str, Any]:
     """The best tree beside its own chain, on each kind of target.
 
@@ -26,20 +30,23 @@ def tree_summary(
         hybrid: the same on a hybrid target; None where it was not run.
         exact: of runs that captured logits, for `self_exact`; they need no other speed.
         beta: measured agreement of the first level of the two-level arm; None where it was not measured.
+        two_level: of a run with two levels beside the chain of the same drafter; None where it was not run.
 
     Raises:
-        UsageError: a report has no tree with a chain beside it, or does not tell its sets.
+        UsageError: a report has no tree with a chain beside it, or does not tell its sets; `two_level` has no
+            two levels with a chain beside them.
     """
-    judged = [report.losslessness for report in (dense, hybrid, *exact) if report is not None]
+    reports = [report for report in (dense, hybrid, two_level, *exact) if report is not None]
+    judged = [report.losslessness for report in reports]
     verdicts = ["not-judged" if one is None else one.stock_verdict for one in judged]
     told = {one.self_exact for one in judged if one is not None} - {None}
     return {
         "dense": _pairs(dense),
         "hybrid": None if hybrid is None else _pairs(hybrid),
-        "two_level": {"beta": beta, "gain": _two_level(dense)},
+        "two_level": {"beta": beta, "gain": None if two_level is None else _two_level(two_level)},
         "stock_verdict": max(verdicts, key=VERDICTS.index),
         "self_exact": None if not told else told == {True},
-        "plan_hashes": [report.plan.hash for report in (dense, hybrid, *exact) if report is not None],
+        "plan_hashes": [report.plan.hash for report in reports],
     }
 
 
@@ -85,7 +92,7 @@ def _told(arm: ArmResult, sets: Sequence[str]) -> dict[str, Any]:
 
 
 def _two_level(report: Report) -> float | None:
-    """Speed of the first arm with two levels over its drafter's own chain; None where there is none."""
+    """Speed of the first arm with two levels over its drafter's own chain; None in a run without speeds."""
     public = [drawn.name for drawn in report.sets if drawn.source != EMBEDDED]
     for arm in report.arms:
         if not _has(arm, "two_level"):
@@ -93,7 +100,9 @@ def _two_level(report: Report) -> float | None:
         for chain in report.arms:
             if _drafter(chain) == _drafter(arm) and not _has(chain, "tree", "two_level"):
                 return _gain(arm, chain, public)
-    return None
+    raise UsageError(
+        f"report {report.name}: no arm has `two_level` beside an arm with the chain of the same drafter"
+    )
 
 
 def _gain(arm: ArmResult, other: ArmResult, sets: Sequence[str]) -> float | None:

@@ -53,7 +53,8 @@ def report(*arms: ArmResult, **changes: Any) -> Report:
 
 
 def test_the_tree_that_gains_most_stands_beside_its_own_chain() -> None:
-    found = tree_summary(report(AR, CHAIN, OTHER, SMALL, BEST, SLOW, HOLD), None, [], 0.7)
+    levels = report(AR, CHAIN, HOLD)
+    found = tree_summary(report(AR, CHAIN, OTHER, SMALL, BEST, SLOW), None, [], 0.7, levels)
     dense = found["dense"]
     assert dense["drafter"] == "dflash"
     assert dense["chain"] == {"arm": "chain", "tau": 2.5, "tokens_per_s": 200.0}
@@ -67,7 +68,17 @@ def test_the_tree_that_gains_most_stands_beside_its_own_chain() -> None:
         ("eagle-31", 0.9),
     ]
     assert found["hybrid"] is None
-    assert found["two_level"] == {"beta": 0.7, "gain": 0.5}
+    assert found["two_level"] == {"beta": 0.7, "gain": 0.5}  # of the run with two levels
+    assert len(found["plan_hashes"]) == 2
+
+
+def test_two_levels_have_a_run_of_their_own_or_no_gain() -> None:
+    trees = report(AR, CHAIN, BEST, HOLD)
+    assert tree_summary(trees, None, [], 0.7)["two_level"] == {"beta": 0.7, "gain": None}
+    with pytest.raises(UsageError, match="no arm has `two_level` beside an arm with the chain"):
+        tree_summary(trees, None, [], 0.7, report(AR, CHAIN, BEST))
+    violated = report(AR, CHAIN, HOLD, losslessness=pieces.losslessness(stock_verdict="violated"))
+    assert tree_summary(trees, None, [], 0.7, violated)["stock_verdict"] == "violated"
 
 
 def test_the_verdicts_are_the_worst_of_all_runs() -> None:

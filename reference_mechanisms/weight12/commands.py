@@ -139,18 +139,17 @@ def _bench(options: argparse.Namespace) -> int:
     import torch  # noqa: PLC0415
 
     from reference_mechanisms.kernels.weight12.models import MODELS  # noqa: PLC0415
-    from reference_mechanisms.kernels.weight12.schedule import PLAIN, WAYS_BY_NAME  # noqa: PLC0415
+    from reference_mechanisms.kernels.weight12.schedule import CHOICES_BY_NAME  # noqa: PLC0415
     from reference_mechanisms.weight12.errors import CallError  # noqa: PLC0415
 
     names = options.model or list(MODELS)
     unknown = [name for name in names if name not in MODELS]
     if unknown:
         raise CallError(f"--model {unknown[0]}: not one of {', '.join(MODELS)}")
-    others = [name for name, way in WAYS_BY_NAME.items() if way != PLAIN]
-    variants = [] if options.variants is None else options.variants or others
-    strange = [name for name in variants if name not in WAYS_BY_NAME]
+    variants = [] if options.variants is None else options.variants or list(CHOICES_BY_NAME)
+    strange = [name for name in variants if name not in CHOICES_BY_NAME]
     if strange:
-        raise CallError(f"--variants {strange[0]}: not one of {', '.join(WAYS_BY_NAME)}")
+        raise CallError(f"--variants {strange[0]}: not one of {', '.join(CHOICES_BY_NAME)}")
     if options.rounds < 1 or not all(1 <= m <= 64 for m in options.tokens):
         raise CallError("--tokens are 1 to 64, --rounds at least 1")
     if not torch.cuda.is_available():

@@ -23,7 +23,7 @@ from reference_mechanisms.kernels.weight12.driver import architecture, attribute
 from reference_mechanisms.kernels.weight12.launching import linear
 from reference_mechanisms.kernels.weight12.models import Model, Shape
 from reference_mechanisms.kernels.weight12.packing import pack
-from reference_mechanisms.kernels.weight12.schedule import BLOCKS, WAYS_BY_NAME
+from reference_mechanisms.kernels.weight12.schedule import CHOICES_BY_NAME
 
 TOKENS = (1, 8, 16, 32)
 ROTATION_BYTES = 1 << 30  # of packed weights between two readings of the same copy
@@ -40,11 +40,10 @@ CALLS_OF: Mapping[str, Call] = {
 
 
 def calls_of(variants: Sequence[str]) -> dict[str, Call]:
-    """What is timed, by name: cuBLAS, the twin, weight12 as it is, and in other ways of `WAYS_BY_NAME`."""
+    """What is timed, by name: cuBLAS, the twin, weight12 as it is, and in other ways of `CHOICES_BY_NAME`."""
     found = dict(CALLS_OF)
     for name in variants:
-        choice = dict.fromkeys(BLOCKS, WAYS_BY_NAME[name])
-        found[f"weight12 {name}"] = functools.partial(linear, choice=choice)
+        found[f"weight12 {name}"] = functools.partial(linear, choice=CHOICES_BY_NAME[name])
     return found
 
 
@@ -57,7 +56,7 @@ def bench(
         model: whose linears.
         tokens: rows of x, each measured by itself.
         rounds: replays of each graph, interleaved between implementations.
-        variants: other ways of weight12, of `WAYS_BY_NAME`, by name.
+        variants: other ways of weight12, of `CHOICES_BY_NAME`, by name.
 
     Returns:
         `step_linears_ms` [implementation][tokens], `step_bytes`, `shapes`, and `other_bits`, what did not
@@ -82,22 +81,20 @@ def bench(
 
 
 def _other_bits(model: Model, weights: _Weights, m: int) -> list[str]:
-    """Which implementations differ from the twin, and at which shape; cuBLAS sums in orders of its own."""
+    """Which implementations differ from the twin in their way, and where; cuBLAS has orders of its own."""
     found = []
     for shape in model.shapes:
         x = torch.randn((m, shape[1]), device="cuda").bfloat16()
-        outs = {}
-        for name in weights.calls:
-            outs[name] = torch.full((m, shape[0]), float("nan"), device="cuda", dtype=torch.bfloat16)
-            weights.calls[name](x, weights.of[name][shape][0], outs[name])
-        torch.cuda.synchronize()
-        bits = outs["twin"].view(torch.int16)
-        others = (name for name in outs if name != "cublas")
-        found += [
-            f"{name}, {shape[0]}x{shape[1]}, {m} tokens"
-            for name in others
-            if not torch.equal(outs[name].view(torch.int16), bits)
-        ]
+        for name, call in weights.calls.items():
+            if name == "cublas":
+                continue
+            outs = []
+            for whose in (name, "twin"):
+                outs.append(torch.full((m, shape[0]), float("nan"), device="cuda", dtype=torch.bfloat16))
+                call(x, weights.of[whose][shape][0], outs[-1])
+            torch.cuda.synchronize()
+            if not torch.equal(outs[0].view(torch.int16), outs[1].view(torch.int16)):
+                found.append(f"{name}, {shape[0]}x{shape[1]}, {m} tokens")
     return found
 
 

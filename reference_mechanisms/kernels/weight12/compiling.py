@@ -9,7 +9,7 @@ from importlib import resources
 
 from reference_mechanisms.kernels.weight12.schedule import EIGHTS, Variant
 
-SOURCES = ("ptx.cuh", "unit.cuh", "stream.cu")
+SOURCES = ("ptx.cuh", "unit.cuh", "tokens.cuh", "stream.cu")
 ENTRY = "weight12_stream"
 READING_ENTRY = "weight12_read"
 
@@ -33,8 +33,14 @@ def macros(variant: Variant) -> tuple[tuple[str, int], ...]:
         ("BATCH", variant.batch),
         ("BULK", int(variant.way.bulk)),
         ("FOURS", int(variant.way.fours)),
+        ("WGMMA", int(variant.way.wgmma)),
         ("GATED", int(variant.gated)),
     )
+
+
+def has_wgmma(architecture: str) -> bool:
+    """Whether four warps can multiply together there: on Hopper alone."""
+    return architecture == "sm_90"
 
 
 def reading_source() -> str:
@@ -45,7 +51,8 @@ def reading_source() -> str:
 @functools.cache
 def compile_cubin(variant: Variant, architecture: str) -> bytes:
     """Machine code of one kernel for an architecture such as `sm_90`; errors as in `compile_text`."""
-    return compile_text(source(), architecture, macros(variant))
+    exact = architecture + "a" * variant.way.wgmma  # wgmma is of this architecture and no later one
+    return compile_text(source(), exact, macros(variant))
 
 
 def compile_text(text: str, architecture: str, defined: Sequence[tuple[str, int]] = ()) -> bytes:

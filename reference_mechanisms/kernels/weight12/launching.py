@@ -15,9 +15,17 @@ import torch
 from torch import Tensor
 
 from reference_mechanisms.kernels.weight12.arrange import Arranged
-from reference_mechanisms.kernels.weight12.compiling import ENTRY, compile_cubin
+from reference_mechanisms.kernels.weight12.compiling import ENTRY, compile_cubin, has_wgmma
 from reference_mechanisms.kernels.weight12.driver import architecture, attribute, check, driver, grid, load
-from reference_mechanisms.kernels.weight12.schedule import CHOICE, MAX_TOKENS, Choice, Variant, variant
+from reference_mechanisms.kernels.weight12.schedule import (
+    CHOICE,
+    MAX_TOKENS,
+    Choice,
+    Split,
+    Variant,
+    settled,
+    variant,
+)
 
 _POINTER, _INT, _LONG = ctypes.c_void_p, ctypes.c_int, ctypes.c_longlong
 _TYPES = (_POINTER,) * 6 + (_INT,) * 5 + (_LONG,) * 2
@@ -30,16 +38,18 @@ def linear(x: Tensor, weight: Arranged, out: Tensor | None = None, choice: Choic
         x: [M, K] bf16 on the weight's device, 1 <= M <= 64; its rows may be apart.
         weight: arranged, and complete (see above).
         out: [M, N], gated [M, N / 2], bf16 to write, its rows may be apart; allocated if None.
-        choice: of kernels.
+        choice: of kernels; where the device has no wgmma, those that ask for it do without.
 
     Raises:
         ValueError: shapes, types or devices do not fit.
     """
     out = _checked(x, weight, out)
-    step = 8 * _variant(weight, len(x), choice).blocks
+    wgmma = has_wgmma(_architecture(x.device.index))
+    split, ways = settled(weight.split, weight.rows, weight.columns, choice, wgmma=wgmma)
+    step = 8 * _variant(weight, split, len(x), ways).blocks
     for start in range(0, len(x), step):
         part = x[start : start + step]
-        _launch(part, weight, out[start : start + step], _variant(weight, len(part), choice))
+        _launch(part, weight, split, out[start : start + step], _variant(weight, split, len(part), ways))
     return out
 
 
@@ -60,10 +70,10 @@ def _checked(x: Tensor, weight: Arranged, out: Tensor | None) -> Tensor:
     return out
 
 
-def _variant(weight: Arranged, tokens: int, choice: Choice) -> Variant:
+def _variant(weight: Arranged, split: Split, tokens: int, choice: Choice) -> Variant:
     room = _room(weight.units.device.index)
     return variant(
-        weight.split,
+        split,
         tokens,
         raw=weight.raw,
         room=room,
@@ -73,12 +83,12 @@ def _variant(weight: Arranged, tokens: int, choice: Choice) -> Variant:
     )
 
 
-def _launch(x: Tensor, weight: Arranged, out: Tensor, found: Variant) -> None:
+def _launch(x: Tensor, weight: Arranged, split: Split, out: Tensor, found: Variant) -> None:
     function, clusters = _function(found, x.device.index)
     dependent = driver().CUlaunchAttribute()
     dependent.id = driver().CUlaunchAttributeID.CU_LAUNCH_ATTRIBUTE_PROGRAMMATIC_STREAM_SERIALIZATION
     dependent.value.programmaticStreamSerializationAllowed = 1
-    config = _grid(found, min(clusters, weight.split.groups), found.shared_bytes, dependent)
+    config = _grid(found, min(clusters, split.groups), found.shared_bytes, dependent)
     values = (
         weight.units.data_ptr(),
         _address(weight.numbers),
@@ -89,8 +99,8 @@ def _launch(x: Tensor, weight: Arranged, out: Tensor, found: Variant) -> None:
         len(x),
         weight.rows,
         weight.columns,
-        weight.split.tiles,
-        weight.split.groups,
+        split.tiles,
+        split.groups,
         x.stride(0),
         out.stride(0),
     )
@@ -112,6 +122,11 @@ def _grid(found: Variant, clusters: int, shared_bytes: int, *more: Any) -> Any:
 
 
 @functools.cache
+def _architecture(device: int) -> str:
+    return architecture(device)
+
+
+@functools.cache
 def _room(device: int) -> int:
     """Bytes of shared memory that a CTA may have."""
     return attribute("MAX_SHARED_MEMORY_PER_BLOCK_OPTIN", device)
@@ -121,6 +136,6 @@ def _room(device: int) -> int:
 def _function(found: Variant, device: int) -> tuple[Any, int]:
     """The loaded kernel, and how many of its clusters the device holds at once, a CTA a multiprocessor."""
     room = _room(device)
-    function = load(compile_cubin(found, architecture(device)), ENTRY, device, room)
+    function = load(compile_cubin(found, _architecture(device)), ENTRY, device, room)
     clusters = int(check(driver().cuOccupancyMaxActiveClusters(function, _grid(found, 1, room))))
     return function, max(1, clusters)

@@ -62,6 +62,10 @@ __device__ __forceinline__ void store16(u32 at, uint4 v) {
     asm volatile("st.shared.v4.u32 [%0], {%1, %2, %3, %4};" ::"r"(at), "r"(v.x), "r"(v.y), "r"(v.z), "r"(v.w) : "memory");
 }
 
+[[maybe_unused]] __device__ __forceinline__ void store4(u32 at, u32 v) {
+    asm volatile("st.shared.u32 [%0], %1;" ::"r"(at), "r"(v) : "memory");
+}
+
 // ---- clusters, barriers and dependent launches -----------------------------------------------------------------
 __device__ __forceinline__ u32 cluster_rank() {
     u32 v;
@@ -127,6 +131,61 @@ __device__ __forceinline__ void mma(float (&d)[4], const u32 (&a)[4], u32 b0, u3
         : "+f"(d[0]), "+f"(d[1]), "+f"(d[2]), "+f"(d[3])
         : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b0), "r"(b1));
 }
+
+#if WGMMA
+// ---- products of four neighbouring warps: each holds 16 rows of 64 in registers, as for mma; x lies in shared memory ----
+// What this thread has stored there can be seen by wgmma.
+__device__ __forceinline__ void publish_to_wgmma() { asm volatile("fence.proxy.async.shared::cta;" ::: "memory"); }
+
+// A value that is the same in all threads of a warp, so that the compiler knows it.
+__device__ __forceinline__ u32 uniform(u32 v) {
+    u32 r;
+    asm("shfl.sync.idx.b32 %0, %1, 0, 0x1f, 0xffffffff;" : "=r"(r) : "r"(v));
+    return r;
+}
+
+// Registers that wgmma will read are complete.
+__device__ __forceinline__ void wgmma_fence() { asm volatile("wgmma.fence.sync.aligned;" ::: "memory"); }
+__device__ __forceinline__ void wgmma_commit() { asm volatile("wgmma.commit_group.sync.aligned;" ::: "memory"); }
+
+// All groups but the last `PENDING` have ended.
+template <int PENDING>
+__device__ __forceinline__ void wgmma_wait() {
+    asm volatile("wgmma.wait_group.sync.aligned %0;" ::"n"(PENDING) : "memory");
+}
+
+#define SUMS(b) "+f"(d[b][0]), "+f"(d[b][1]), "+f"(d[b][2]), "+f"(d[b][3])
+#define OPERANDS "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "l"(x)
+template <int BLOCKS>
+__device__ __forceinline__ void wgmma(float (&d)[BLOCKS][4], const u32 (&a)[4], u64 x) {
+    if constexpr (BLOCKS == 1)
+        asm volatile(
+            "wgmma.mma_async.sync.aligned.m64n8k16.f32.bf16.bf16 {%0, %1, %2, %3}, {%4, %5, %6, %7}, %8, 1, 1, 1, 0;"
+            : SUMS(0)
+            : OPERANDS);
+    else if constexpr (BLOCKS == 2)
+        asm volatile(
+            "wgmma.mma_async.sync.aligned.m64n16k16.f32.bf16.bf16 {%0, %1, %2, %3, %4, %5, %6, %7}, "
+            "{%8, %9, %10, %11}, %12, 1, 1, 1, 0;"
+            : SUMS(0), SUMS(1)
+            : OPERANDS);
+    else if constexpr (BLOCKS == 4)
+        asm volatile(
+            "wgmma.mma_async.sync.aligned.m64n32k16.f32.bf16.bf16 {%0, %1, %2, %3, %4, %5, %6, %7, %8, %9, %10, %11, "
+            "%12, %13, %14, %15}, {%16, %17, %18, %19}, %20, 1, 1, 1, 0;"
+            : SUMS(0), SUMS(1), SUMS(2), SUMS(3)
+            : OPERANDS);
+    else
+        asm volatile(
+            "wgmma.mma_async.sync.aligned.m64n64k16.f32.bf16.bf16 {%0, %1, %2, %3, %4, %5, %6, %7, %8, %9, %10, %11, "
+            "%12, %13, %14, %15, %16, %17, %18, %19, %20, %21, %22, %23, %24, %25, %26, %27, %28, %29, %30, %31}, "
+            "{%32, %33, %34, %35}, %36, 1, 1, 1, 0;"
+            : SUMS(0), SUMS(1), SUMS(2), SUMS(3), SUMS(4), SUMS(5), SUMS(6), SUMS(7)
+            : OPERANDS);
+}
+#undef SUMS
+#undef OPERANDS
+#endif
 
 // Four of eight bytes, by the nibbles of `chosen`, whose bits 3 must be 0. (The C++ word for it would mask them again.)
 __device__ __forceinline__ u32 permuted(u32 a, u32 b, u32 chosen) {

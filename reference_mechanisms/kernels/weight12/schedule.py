@@ -8,11 +8,13 @@ and among 63 others.
 from __future__ import annotations
 
 import dataclasses
+import functools
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Literal
 
 STRIP = 32  # rows that a warp takes at once
+PANEL = 64  # rows that four warps multiply together
 TILE = 64  # columns of a unit
 PASS_ROWS = 256  # of a CTA whose warps do not share columns
 SLOT_BYTES = {False: 1536 + 128, True: 2048}  # of 16 rows of a unit in a ring: packed with numbers, raw
@@ -29,6 +31,7 @@ BLOCKS = (1, 2, 4, 8)  # blocks of 8 tokens that a kernel is compiled for
 MAX_TOKENS = 64
 WARPS = {1: (16, 8), 2: (16, 8), 4: (8,), 8: (8,)}  # of a CTA, by blocks, first choice first
 OTHER_WARPS = {1: (8, 16), 2: (8, 16), 4: (16, 8), 8: (8,)}
+WGMMA_WARPS = (16,)
 MAX_BATCH = 4  # passes of one block of tokens whose sums are exchanged at once
 X_TILES = 32  # of a CTA, if a cluster of eight can have so few
 CLUSTERS = (1, 2, 4, 8)
@@ -78,17 +81,22 @@ class Split:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Way:
-    """How a kernel does what all of them do; the bits of a result hang on none of it.
+    """How a kernel does what all of them do; the bits of a result hang on none of it, but for `wgmma`.
 
     Attributes:
         bulk: x comes by bulk copies, where its rows lie at multiples of 16 bytes and fill whole units.
         fours: four multiplications that wait for nothing of each other follow one another.
         other_warps: eight warps where there would be sixteen, and sixteen for eight.
+        wgmma: four warps multiply 64 rows together, x read from shared memory once for all of them. The one
+            way that has cuts of its own (see `settled`), and bits perhaps.
+        wide: with `wgmma`, matrices that need a larger cluster for those cuts take part, too.
     """
 
     bulk: bool = False
     fours: bool = False
     other_warps: bool = False
+    wgmma: bool = False
+    wide: bool = False
 
 
 PLAIN = Way()
@@ -99,9 +107,17 @@ WAYS_BY_NAME: Mapping[str, Way] = {
     "fours": Way(fours=True),
     "bulk-fours": Way(bulk=True, fours=True),
     "bulk-fours-warps": Way(bulk=True, fours=True, other_warps=True),
+    "wgmma": Way(wgmma=True),
+    "wgmma-wide": Way(wgmma=True, wide=True),
 }
 Choice = Mapping[int, Way]  # by blocks of tokens
-CHOICE: Choice = dict.fromkeys(BLOCKS, PLAIN)  # the present one; what measures best goes here
+CHOICES_BY_NAME: Mapping[str, Choice] = {
+    **{name: dict.fromkeys(BLOCKS, way) for name, way in WAYS_BY_NAME.items()},
+    # Its bits hang on the tokens, unless wgmma sums as mma.sync does.
+    "wgmma-above-8": {1: Way(bulk=True), **dict.fromkeys(BLOCKS[1:], Way(wgmma=True))},
+}
+# What measured best on one H200, 2026-12-03; 8 blocks, which few matrices have room for, were not measured.
+CHOICE: Choice = {1: Way(bulk=True), 2: PLAIN, 4: Way(bulk=True), 8: Way(bulk=True)}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -135,8 +151,14 @@ class Variant:
     eight: Eight | None = None
 
 
-def split(rows: int, columns: int) -> Split:
-    """The split of a matrix [rows, columns]: the one whose slowest warp has least to do."""
+def split(rows: int, columns: int, panel: int = STRIP) -> Split:
+    """The split of a matrix [rows, columns]: the one whose slowest warp has least to do.
+
+    Args:
+        rows: N.
+        columns: K.
+        panel: rows that a pass has at least.
+    """
     tiles = -(-columns // TILE)
     clusters = [size for size in CLUSTERS if tiles <= X_TILES * size] or [CLUSTERS[-1]]
 
@@ -150,10 +172,44 @@ def split(rows: int, columns: int) -> Split:
     for cluster in clusters:
         for warps_k in WARPS_K:
             group = PASS_ROWS // warps_k
+            if group < panel:
+                continue
             padded = -(-rows // group) * group
             candidates.append(Split(rows=padded, tiles=tiles, cluster=cluster, warps_k=warps_k))
     least = min(cost(found) for found in candidates)
     return next(found for found in candidates if cost(found) <= 1.02 * least)
+
+
+@functools.lru_cache(maxsize=1024)
+def grouped_split(rows: int, columns: int) -> Split:
+    """The split of a matrix for four warps that multiply together."""
+    return split(rows, columns, PANEL)
+
+
+def settled(
+    found: Split, rows: int, columns: int, choice: Choice, *, wgmma: bool = True
+) -> tuple[Split, Choice]:
+    """How a matrix is divided under a choice, and the ways that its kernels then take.
+
+    Its sums are cut as wgmma can at every number of tokens, if any way asked for uses it.
+
+    Args:
+        found: its own split.
+        rows: N.
+        columns: K.
+        choice: the ways asked for. A token's bits hang on how many others there are if some ways use wgmma
+            and others do not, unless it sums as mma.sync does.
+        wgmma: whether the device has it.
+    """
+    asked = [way for way in choice.values() if way.wgmma]
+    if not asked:
+        return found, choice
+    grouped = grouped_split(rows, columns)
+    if wgmma and (grouped.cluster <= found.cluster or any(way.wide for way in asked)):
+        return grouped, choice
+    return found, {
+        blocks: dataclasses.replace(way, wgmma=False, wide=False) for blocks, way in choice.items()
+    }
 
 
 def variant(
@@ -172,12 +228,12 @@ def variant(
     need less for their rings.
 
     Raises:
-        ValueError: not even 8 tokens of so many columns fit.
+        ValueError: not even 8 tokens of so many columns fit, or the way does not fit the split.
     """
     wanted = next(blocks for blocks in BLOCKS if tokens <= 8 * blocks)
     for blocks in reversed(BLOCKS[: BLOCKS.index(wanted) + 1]):
         way = choice[blocks]
-        for warps in (OTHER_WARPS if way.other_warps else WARPS)[blocks]:
+        for warps in WGMMA_WARPS if way.wgmma else (OTHER_WARPS if way.other_warps else WARPS)[blocks]:
             fitting = fit(found, blocks, warps, raw=raw, room=room, way=way, eight=eight)
             if fitting is not None:
                 return dataclasses.replace(fitting, gated=gated)
@@ -194,13 +250,19 @@ def fit(
     way: Way = PLAIN,
     eight: Eight | None = None,
 ) -> Variant | None:
-    """The kernel of this layout with the largest rings; None if they would be too small."""
+    """The kernel of this layout with the largest rings; None if they would be too small.
+
+    Raises:
+        ValueError: the way takes more rows than a pass has.
+    """
+    if way.wgmma and found.group_rows < PANEL:
+        raise ValueError(f"a pass of {found.group_rows} rows; with wgmma it takes {PANEL}: see `settled`")
     best: tuple[bool, int, int] | None = None
     large = room >= LARGE_ROOM
     slot = SLOT_BYTES[raw] if eight is None else EIGHT_SLOT_BYTES
     most = MAX_PIECES[warps] if eight is None else MAX_PIECES[warps] * 3 // 2  # as many bytes
     for batch in (max(1, MAX_BATCH // blocks), 1):
-        rest = shared_bytes(found, blocks, batch, 0, raw=raw, bulk=way.bulk)
+        rest = shared_bytes(found, blocks, batch, 0, raw=raw, way=way)
         pieces = min(most, (room - rest) // (warps * slot))
         ring = pieces * warps * slot
         if ring >= MIN_RING[large] and pieces * warps >= STEP_PIECES:
@@ -216,14 +278,20 @@ def fit(
         warps=warps,
         pieces=pieces,
         batch=batch,
-        shared_bytes=shared_bytes(found, blocks, batch, pieces * warps * slot, raw=raw, bulk=way.bulk),
+        shared_bytes=shared_bytes(found, blocks, batch, pieces * warps * slot, raw=raw, way=way),
         way=way,
         eight=eight,
     )
 
 
-def shared_bytes(found: Split, blocks: int, batch: int, rings: int, *, raw: bool, bulk: bool = False) -> int:
+def shared_bytes(found: Split, blocks: int, batch: int, rings: int, *, raw: bool, way: Way = PLAIN) -> int:
     """Shared memory of a CTA: bytes of its rings, partial sums, inboxes, palettes, barriers, x."""
     inboxes = 2 * batch * (8 // found.warps_k) * blocks * 1024
-    barriers = 16 + (8 * found.warps_k if bulk else 0)
-    return rings + 8192 + inboxes + (0 if raw else 2048) + barriers + 8 * blocks * (found.x_tiles * 128 + 16)
+    barriers = 16 + (8 * found.warps_k if way.bulk else 0)
+    x = x_unit(blocks) * found.x_tiles if way.wgmma else 8 * blocks * (found.x_tiles * 128 + 16)
+    return rings + 8192 + inboxes + (0 if raw else 2048) + barriers + x
+
+
+def x_unit(blocks: int) -> int:
+    """Bytes of 64 columns of x for wgmma: eight slabs, padded to spread stores over banks."""
+    return 8 * (128 * blocks + 16) + 32

@@ -5,12 +5,14 @@
 // BATCH (passes whose sums are exchanged at once). None of these changes a bit of the result:
 // BULK (1: x by bulk copies, a barrier for each part of the columns, where its rows lie at multiples of 16 bytes) and
 // FOURS (1: four multiplications in a row that do not wait for each other, where a warp has so many).
+// WGMMA (1: four warps multiply 64 rows together, WARPS = 16): other cuts, and perhaps other bits, at every NT alike.
 // EIGHT (1: int8, 2: e4m3, with RAW = 1: weights in eight bits, their rows' float scales in place of the palettes).
 // GATED (1: rows of W come in eights, gate and up in turn; y is the SiLU of the one times the other).
 constexpr int THREADS = 32 * WARPS;
 constexpr int HALVES = 16 / WARPS;             // pieces of a unit that a warp takes
 constexpr int TEAM = 32 * WK;                  // threads that share rows
 constexpr int PANELS = WARPS / WK * HALVES;    // of 16 rows in a pass
+constexpr int MATES = WGMMA ? 4 : 1;           // warps that multiply together, each 16 rows
 constexpr int QUADS = PANELS * NT * 32;        // sums of a pass, in fours
 constexpr int OWN = QUADS / CLUSTER;           // of which a CTA writes so many
 constexpr int TOGETHER = FOURS ? (NT < 4 / HALVES ? NT : 4 / HALVES) : 1;  // blocks of tokens multiplied in turn
@@ -27,7 +29,8 @@ struct Source {
     const u8 *weights, *numbers;
     int left, passes;  // units of this pass, passes with this one
     int steps;         // units of a pass
-    long long jump;    // units from the end of a pass to the start of the next
+    int strip, last;   // of 32 rows: this one, the last there is, which stands for those behind it
+    int jump, tiles;   // strips from one pass to the next, units of a strip
 
     // Copy piece `half` of the unit, and with the first one its palette numbers; go on.
     __device__ __forceinline__ void fetch(int half, u32 slot, u32 word) {
@@ -40,8 +43,11 @@ struct Source {
                 numbers += NUMBERS;
                 if (--left == 0 && --passes > 0) {
                     left = steps;
-                    weights += jump * UNIT;
-                    numbers += jump * NUMBERS;
+                    const int next = min(strip + jump, last);
+                    const long long units = static_cast<long long>(next - strip) * tiles - steps;
+                    strip = next;
+                    weights += units * UNIT;
+                    numbers += units * NUMBERS;
                 }
             }
         }
@@ -49,61 +55,18 @@ struct Source {
     }
 };
 
-// Eight values of a row of x, zeros from column k on.
-__device__ __forceinline__ uint4 eight_of(const u16* row, int column, int k, bool wide) {
-    if (wide && column + 8 <= k) return load16_global(row + column);
-    u32 word[4] = {0, 0, 0, 0};
-    for (int i = 0; i < 8; ++i)
-        if (column + i < k) word[i >> 1] |= static_cast<u32>(load2_global(row + column + i)) << 16 * (i & 1);
-    return make_uint4(word[0], word[1], word[2], word[3]);
-}
-
-// Rows of x, from column `first` to `last`, into shared memory, one every `pitch` bytes; zeros from column k on. Rows from
-// m on stay as they are: they reach only columns of the product that are not kept. A warp loads two rows at once, and
-// clusters begin at different rows, as all want the same lines.
-__device__ __forceinline__ void place_x(u32 to, u32 pitch, const u16* x, int m, int k, long long stride, int first, int last,
-                                        int turn) {
-    constexpr int CHUNKS = 4;
-    const int warp = threadIdx.x >> 5, lane = threadIdx.x & 31;
-    const bool wide = (stride & 7) == 0 && (reinterpret_cast<u64>(x) & 15) == 0;
-    const int count = (last - first) / 8;
-    for (int i = warp; i < m; i += 2 * WARPS) {
-        for (int j = lane; j < count; j += 32 * CHUNKS) {
-            uint4 v[2][CHUNKS];
-            u32 at[2][CHUNKS];
-#pragma unroll
-            for (int r = 0; r < 2; ++r)
-#pragma unroll
-                for (int c = 0; c < CHUNKS; ++c) {
-                    const int chunk = j + 32 * c, row = (i + r * WARPS + turn) % m;
-                    const bool wanted = i + r * WARPS < m && chunk < count;
-                    at[r][c] = wanted ? to + row * pitch + 16 * chunk : 0;
-                    if (wanted) v[r][c] = eight_of(x + row * stride, first + 8 * chunk, k, wide);
-                }
-#pragma unroll
-            for (int r = 0; r < 2; ++r)
-#pragma unroll
-                for (int c = 0; c < CHUNKS; ++c)
-                    if (at[r][c]) store16(at[r][c], v[r][c]);
-        }
-    }
-}
-
-// The same rows and columns, whole, by bulk copies of one warp, which `bell` counts.
-__device__ __forceinline__ void ask_for_x(u32 to, u32 pitch, u32 bell, const u16* x, int m, long long stride, int first,
-                                          int last) {
-    const int lane = threadIdx.x & 31;
-    const u32 bytes = 2 * (last - first);
-    if (lane == 0) mail_expect(bell, m * bytes);
-    __syncwarp();
-    for (int i = lane; i < m; i += 32) bulk_copy(to + i * pitch, x + i * stride + first, bytes, bell);
-}
-
 // The warps of team `team` wait for each other. Its name must be a constant: a variable would take all sixteen.
 __device__ __forceinline__ void team_barrier(int team) {
 #pragma unroll
     for (int i = 0; i < WARPS / WK; ++i)
         if (team == i) barrier(i + 1, TEAM);
+}
+
+// So do the warps that share columns.
+[[maybe_unused]] __device__ __forceinline__ void part_barrier(int wk) {
+#pragma unroll
+    for (int i = 0; i < WK; ++i)
+        if (wk == i) barrier(1 + WARPS / WK + i, THREADS / WK);
 }
 
 struct Output {
@@ -165,11 +128,16 @@ extern "C" __global__ void __launch_bounds__(THREADS, 1)
                     const u8* __restrict__ highs, const u16* x, u16* y, int m, int n, int k, int tiles, int groups,
                     long long x_stride, long long y_stride) {
     extern __shared__ __align__(128) u8 smem[];
+#if WGMMA
+    const int warp = uniform(threadIdx.x >> 5), lane = threadIdx.x & 31;
+#else
     const int warp = threadIdx.x >> 5, lane = threadIdx.x & 31;
-    const int wk = warp % WK, team = warp / WK;
+#endif
+    const int wk = warp / MATES % WK, team = warp / MATES / WK * MATES + warp % MATES;
     const int rank = cluster_rank();
     const int cluster = blockIdx.x / CLUSTER, clusters = gridDim.x / CLUSTER;
     static_assert(!(EIGHT && GATED) && (!EIGHT || RAW), "eight bits have no palettes and no gate");
+    static_assert(!WGMMA || (HALVES == 1 && PANELS % MATES == 0 && !BULK), "teams of four warps with 16 rows each");
     const Output out{y, m, GATED ? n / 2 : n, y_stride, reinterpret_cast<const float*>(palettes)};
 
     float4* const partial = reinterpret_cast<float4*>(smem + RING) + team * WK * HALVES * 32;
@@ -178,7 +146,7 @@ extern "C" __global__ void __launch_bounds__(THREADS, 1)
     const u32 mailbox = table + TABLE;  // two barriers
     const u32 bells = mailbox + 16;     // one for each part of the columns
     const u32 xs = bells + (BULK ? 8 * WK : 0);
-    const u32 pitch = (tiles + CLUSTER - 1) / CLUSTER * 2 * COLUMNS + 16;  // spreads rows over banks
+    [[maybe_unused]] const u32 pitch = (tiles + CLUSTER - 1) / CLUSTER * 2 * COLUMNS + 16;  // spreads rows over banks
     const u32 ring = shared_address(smem) + warp * PIECES * SLOT + 16 * lane;
     const int word = -12 * lane;  // from where a lane's piece is to where its palette numbers are
 
@@ -192,9 +160,10 @@ extern "C" __global__ void __launch_bounds__(THREADS, 1)
     Source source;
     source.steps = source.left = hi - lo;
     source.passes = passes;
-    source.jump = static_cast<long long>(clusters) * (PANELS / 2) * tiles - source.steps;
+    source.tiles = tiles, source.jump = clusters * (PANELS / 2);
     const int panel = cluster * PANELS + team * HALVES;
-    const long long first = static_cast<long long>(panel >> 1) * tiles + lo;
+    source.last = (n + 31) / 32 - 1, source.strip = min(panel >> 1, source.last);
+    const long long first = static_cast<long long>(source.strip) * tiles + lo;
     source.weights = weights + first * UNIT + (panel & 1) * PIECE + 16 * lane;
     source.numbers = numbers + first * NUMBERS + (lane & ~3);
 
@@ -212,6 +181,17 @@ extern "C" __global__ void __launch_bounds__(THREADS, 1)
     if (!RAW && threadIdx.x < 128) store16(table + 16 * threadIdx.x, entries);
     __syncwarp();
     cluster_arrive();
+#if WGMMA
+    cluster_wait();
+    __syncthreads();  // all see the barriers and the palettes
+    wait_for_previous_grid();
+    const u32 xs_part = xs + (lo - cta_lo) * X_UNIT;
+    place_slabs(xs_part, x, m, k, x_stride, lo * COLUMNS, hi * COLUMNS, team, cluster);
+    publish_to_wgmma();
+    part_barrier(wk);  // of those who multiply by it
+    const u32 xs_warp = slabs_at(xs_part);
+    u32 operand[2][2][4];
+#else
     bool placed = false;
     if constexpr (BULK) {
         cluster_wait();
@@ -231,7 +211,8 @@ extern "C" __global__ void __launch_bounds__(THREADS, 1)
         __syncthreads();
     }
 
-    const u32 xs_lane = xs + (lane >> 2) * pitch + (lane & 3) * 32 + (lo - cta_lo) * 2 * COLUMNS;
+    const u32 xs_warp = xs + (lane >> 2) * pitch + (lane & 3) * 32 + (lo - cta_lo) * 2 * COLUMNS;
+#endif
     u32 slot = ring;
     for (int pass = 0; pass < passes; ++pass) {
         float acc[HALVES][NT][4];
@@ -242,7 +223,7 @@ extern "C" __global__ void __launch_bounds__(THREADS, 1)
 #pragma unroll
                 for (int c = 0; c < 4; ++c) acc[i][b][c] = 0.0f;
 
-        u32 x_at = xs_lane;
+        u32 x_at = xs_warp;
         for (int step = lo; step < hi; ++step) {
             wait_for_copies<PIECES - HALVES>();
             const u32 chosen = RAW ? 0 : load4(slot + word + PIECE);
@@ -260,6 +241,26 @@ extern "C" __global__ void __launch_bounds__(THREADS, 1)
                 share[half].find_palettes(chosen, HALVES == 2 ? half : panel & 1, table);
                 raw |= share[half].has_raw_group();
             }
+#if WGMMA
+            const bool patched = !RAW && __any_sync(0xFFFFFFFFu, raw);
+#pragma unroll
+            for (int h = 0; h < 2; ++h) {
+                wgmma_wait<1>();  // the product that read these registers has ended; that of the other half may go on
+#if !RAW
+                if (patched)
+                    Patched(share[0], highs, lane).operands(h, operand[h][0], operand[h][1]);
+                else
+#endif
+                    share[0].operands(h, operand[h][0], operand[h][1]);
+                wgmma_fence();
+#pragma unroll
+                for (int s = 0; s < 2; ++s) wgmma(acc[0], operand[h][s], slab_descriptor(x_at + (4 * s + h) * (SLAB / 16)));
+                wgmma_commit();
+            }
+            x_at += X_UNIT / 16;
+        }
+        wgmma_wait<0>();
+#else
             const auto multiply = [&](const auto&... parts) {
 #pragma unroll
                 for (int h = 0; h < 2; ++h) {
@@ -298,6 +299,7 @@ extern "C" __global__ void __launch_bounds__(THREADS, 1)
             }
             x_at += 2 * COLUMNS;
         }
+#endif
 
         const int batch = pass / BATCH, in_batch = pass % BATCH;
         if (in_batch == 0 && batch > 0) {

@@ -8,6 +8,7 @@ from reference_mechanisms.kernels.weight12.compiling import (
     READING_ENTRY,
     compile_cubin,
     compile_text,
+    has_wgmma,
     reading_source,
 )
 from reference_mechanisms.kernels.weight12.schedule import (
@@ -17,6 +18,8 @@ from reference_mechanisms.kernels.weight12.schedule import (
     HOPPER,
     WAYS_BY_NAME,
     Eight,
+    Split,
+    settled,
     split,
     variant,
 )
@@ -50,11 +53,25 @@ def test_every_kernel_compiles(architecture: str, room: int, tokens: int, raw: b
 @pytest.mark.parametrize("name", [name for name in WAYS_BY_NAME if name != "plain"])
 @pytest.mark.parametrize(("architecture", "room"), DEVICES.items(), ids=DEVICES)
 def test_every_way_compiles(architecture: str, room: int, name: str) -> None:
-    choice = dict.fromkeys(BLOCKS, WAYS_BY_NAME[name])
+    choice, shape = dict.fromkeys(BLOCKS, WAYS_BY_NAME[name]), (4096, 4096)
+    found, ways = settled(split(*shape), *shape, choice, wgmma=has_wgmma(architecture))
     for tokens in (1, 16, 32):
-        kernel = variant(split(4096, 4096), tokens, raw=False, room=room, choice=choice, gated=tokens == 16)
-        assert kernel.way == WAYS_BY_NAME[name]
+        kernel = variant(found, tokens, raw=False, room=room, choice=ways, gated=tokens == 16)
+        assert kernel.way == WAYS_BY_NAME[name] or kernel.way.wgmma < WAYS_BY_NAME[name].wgmma
         assert compile_cubin(kernel, architecture).startswith(ELF)
+
+
+@pytest.mark.parametrize("warps_k", [4, 2])
+@pytest.mark.parametrize("raw", [False, True], ids=["packed", "twin"])
+def test_kernels_with_wgmma_compile_at_every_number_of_tokens(warps_k: int, raw: bool) -> None:
+    choice = dict.fromkeys(BLOCKS, WAYS_BY_NAME["wgmma"])
+    found = Split(rows=6144, tiles=16, cluster=4, warps_k=warps_k)
+    for tokens in (8, 16, 32, 64):
+        kernel = variant(found, tokens, raw=raw, choice=choice)
+        assert kernel.blocks == tokens // 8
+        assert compile_cubin(kernel, "sm_90").startswith(ELF)
+    kernel = variant(found, 16, raw=True, choice=choice, eight="fp8")
+    assert compile_cubin(kernel, "sm_90").startswith(ELF)
 
 
 @pytest.mark.parametrize("eight", EIGHTS)

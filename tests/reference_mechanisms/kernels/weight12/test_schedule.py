@@ -8,20 +8,24 @@ import pytest
 from reference_mechanisms.kernels.weight12.models import MODELS
 from reference_mechanisms.kernels.weight12.schedule import (
     BLACKWELL_RTX,
-    BLOCKS,
+    CHOICE,
+    CHOICES_BY_NAME,
     CLUSTERS,
     HOPPER,
     LARGE_ROOM,
     MIN_RING,
     NOMINAL_CTAS,
+    PANEL,
+    PLAIN,
     SLOT_BYTES,
     STEP_PIECES,
     WARPS,
-    WAYS_BY_NAME,
     X_TILES,
     Split,
     Variant,
+    Way,
     fit,
+    settled,
     shared_bytes,
     split,
     variant,
@@ -88,24 +92,61 @@ def test_every_kernel_fits_its_device_with_rings_that_keep_memory_busy(
         assert kernel.pieces * kernel.warps >= STEP_PIECES
 
 
-@pytest.mark.parametrize("name", WAYS_BY_NAME)
+@pytest.mark.parametrize("name", CHOICES_BY_NAME)
 @pytest.mark.parametrize("room", ROOM.values(), ids=ROOM)
 @pytest.mark.parametrize("shape", SHAPES + ODD, ids=str)
-def test_every_way_fits_and_changes_no_cut(shape: tuple[int, int], room: int, name: str) -> None:
-    found = split(*shape)
+def test_every_way_fits_and_changes_no_cut_with_the_tokens(
+    shape: tuple[int, int], room: int, name: str
+) -> None:
+    found, choice = settled(split(*shape), *shape, CHOICES_BY_NAME[name], wgmma=room == HOPPER)
     for tokens in (1, 9, 32, 64):
-        kernel = variant(
-            found, tokens, raw=False, room=room, choice=dict.fromkeys(BLOCKS, WAYS_BY_NAME[name])
-        )
-        assert (kernel.cluster, kernel.warps_k) == (found.cluster, found.warps_k)
-        assert kernel.shared_bytes <= room
-        assert kernel.pieces >= 16 // kernel.warps
+        for raw in (False, True):
+            kernel = variant(found, tokens, raw=raw, room=room, choice=choice)
+            assert (kernel.cluster, kernel.warps_k) == (found.cluster, found.warps_k)
+            assert kernel.shared_bytes <= room
+            assert kernel.pieces >= 16 // kernel.warps
 
 
+@pytest.mark.parametrize("shape", SHAPES + ODD, ids=str)
+def test_cuts_are_others_only_where_wgmma_is_used(shape: tuple[int, int]) -> None:
+    own = split(*shape)
+    for name, choice in CHOICES_BY_NAME.items():
+        for has in (False, True):
+            found, ways = settled(own, *shape, choice, wgmma=has)
+            uses = any(way.wgmma for way in ways.values())
+            assert found == (split(*shape, PANEL) if uses else own)
+            assert not uses or has
+            if "wide" not in name:
+                assert found.cluster <= own.cluster
+            elif has:
+                assert uses
+
+
+def test_what_has_no_wgmma_keeps_the_rest_of_its_way() -> None:
+    own = split(4096, 4096)
+    found, ways = settled(own, 4096, 4096, CHOICES_BY_NAME["wgmma-above-8"], wgmma=False)
+    assert found == own
+    assert ways == {1: Way(bulk=True), 2: PLAIN, 4: PLAIN, 8: PLAIN}
+
+
+def test_the_present_choice_gives_a_token_its_bits_at_any_number_of_others() -> None:
+    """Until a device has shown that wgmma sums as mma.sync does (test_wgmma_cuda.py)."""
+    assert len({way.wgmma for way in CHOICE.values()}) == 1
+
+
+def test_a_pass_of_fewer_rows_than_four_warps_take_is_refused() -> None:
+    found = split(4096, 4096)
+    assert found.group_rows < PANEL
+    with pytest.raises(ValueError, match="a pass of 32 rows; with wgmma it takes 64"):
+        variant(found, 1, raw=False, choice=CHOICES_BY_NAME["wgmma"])
+
+
+@pytest.mark.parametrize("name", ["plain", "wgmma"])
 @pytest.mark.parametrize("model", MODELS)
-def test_on_hopper_32_tokens_go_in_one_launch(model: str) -> None:
+def test_on_hopper_32_tokens_go_in_one_launch(model: str, name: str) -> None:
     for shape in MODELS[model].shapes:
-        assert variant(split(*shape), 32, raw=False).blocks == 4
+        found, choice = settled(split(*shape), *shape, CHOICES_BY_NAME[name])
+        assert variant(found, 32, raw=False, choice=choice).blocks == 4
 
 
 def test_more_tokens_than_fit_at_once_are_taken_in_turns() -> None:

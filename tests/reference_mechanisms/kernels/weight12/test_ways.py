@@ -13,8 +13,9 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-from reference_mechanisms.kernels.weight12.arrange import arrange, arrange_raw
+from reference_mechanisms.kernels.weight12.arrange import Arranged, arrange, arrange_raw
 from reference_mechanisms.kernels.weight12.launching import linear as cuda_linear
+from reference_mechanisms.kernels.weight12.schedule import CHOICE, CHOICES_BY_NAME, Choice
 from reference_mechanisms.weight12.encode import encode
 from reference_mechanisms.weight12.planes import Planes, from_packed
 from tests.exhaustive import slow_but
@@ -53,16 +54,16 @@ def on_triton() -> Way:
     )
 
 
-def _cuda(matrix: Planes) -> Product:
-    arranged = arrange(matrix.arrays(), matrix.columns)
-    torch.cuda.synchronize()
-    return lambda x: cuda_linear(x, arranged)
+def on_cuda(choice: Choice, own: bool = True) -> Way:
+    def product(arranged: Arranged) -> Product:
+        torch.cuda.synchronize()
+        return lambda x: cuda_linear(x, arranged, choice=choice)
 
-
-def _cuda_twin(weight: Tensor) -> Product:
-    arranged = arrange_raw(weight)
-    torch.cuda.synchronize()
-    return lambda x: cuda_linear(x, arranged)
+    return Way(
+        lambda matrix: product(arrange(matrix.arrays(), matrix.columns)),
+        lambda weight: product(arrange_raw(weight)),
+        own=own,
+    )
 
 
 WAYS = {
@@ -71,12 +72,12 @@ WAYS = {
     ),
     "triton": on_triton(),
     "triton on a GPU": on_triton(),
-    "cuda": Way(_cuda, _cuda_twin, own=True),
+    "cuda": on_cuda(CHOICE),
+    # The last one's bits hang on the tokens if wgmma does not sum as mma.sync does.
+    **{f"cuda {name}": on_cuda(CHOICES_BY_NAME[name], name != "wgmma-above-8") for name in CHOICES_BY_NAME},
 }
-MARKS = {
-    "triton on a GPU": [pytest.mark.gpu, pytest.mark.skipif(not GPU, reason="needs a CUDA device")],
-    "cuda": [pytest.mark.gpu, pytest.mark.skipif(not GPU, reason="needs a CUDA device")],
-}
+NEEDS_A_DEVICE = [pytest.mark.gpu, pytest.mark.skipif(not GPU, reason="needs a CUDA device")]
+MARKS = {name: NEEDS_A_DEVICE for name in WAYS if name == "triton on a GPU" or name.startswith("cuda")}
 SHAPES: list[Shape] = [(70, 100), (130, 320), (40, 1024)]
 if GPU:
     SHAPES += [(333, 1000), (2051, 4160), (4096, 4096)]

@@ -71,6 +71,15 @@ struct Cta {
     std::vector<Warp> warps;
     std::map<int, Meeting> barriers;
     std::map<u32, Mailbox> mailboxes;
+    std::map<u32, int> unpublished;  // words that were stored and that wgmma need not see yet
+};
+
+// A product of four warps that is under way: registers are read and written when it is waited for.
+struct Product {
+    float* sums;
+    const u32* operands;
+    int tokens;
+    u64 descriptor;
 };
 
 struct Index { unsigned x; };
@@ -83,6 +92,10 @@ struct Thread {
     bool ended = false, waited_for_grid = false;
     std::deque<std::vector<std::function<void()>>> groups;
     std::vector<std::function<void()>> open;
+    std::deque<std::vector<Product>> products;
+    std::vector<Product> open_products;
+    bool fenced = false;
+    std::vector<u32> stored;  // words since the last publication
 };
 
 struct Cluster {
@@ -176,7 +189,20 @@ T load_shared(u32 at) {
 inline uint4 load16(u32 at) { return load_shared<uint4>(at); }
 inline uint2 load8(u32 at) { return load_shared<uint2>(at); }
 inline u32 load4(u32 at) { return load_shared<u32>(at); }
-inline void store16(u32 at, uint4 v) { std::memcpy(machine::at(at, 16), &v, 16); }
+template <class T>
+void store_shared(u32 at, T v) {
+    std::memcpy(machine::at(at, sizeof(T)), &v, sizeof(T));
+    for (u32 word = at; word < at + sizeof(T); word += 4)
+        ++machine::cta().unpublished[word], machine::now->stored.push_back(word);
+}
+inline void store16(u32 at, uint4 v) { store_shared(at, v); }
+inline void store4(u32 at, u32 v) { store_shared(at, v); }
+inline void publish_to_wgmma() {
+    for (unsigned i = 0; i < 16 * (machine::now->thread.x / 128); ++i) machine::yield();  // some come late
+    for (u32 word : machine::now->stored)
+        if (--machine::cta().unpublished[word] == 0) machine::cta().unpublished.erase(word);
+    machine::now->stored.clear();
+}
 
 // ---- clusters, barriers --------------------------------------------------------------------------------------------
 inline u32 cluster_rank() { return machine::now->rank; }
@@ -274,4 +300,66 @@ inline void mma(float (&d)[4], const u32 (&a)[4], u32 b0, u32 b1) {
         }
         d[i] = static_cast<float>(sum);
     }
+}
+
+// ---- products of four warps, as late as they may be --------------------------------------------------------------------
+namespace machine {
+inline u16 of_descriptor(u64 descriptor, int k, int token) {
+    // Start, from eight values of k to the next, from eight tokens to the next: fourteen bits each, in sixteen bytes.
+    const auto field = [=](int bit) { return static_cast<u32>(descriptor >> bit & 0x3FFF) * 16; };
+    const u32 address = field(0) + k / 8 * field(16) + token / 8 * field(32) + token % 8 * 16 + k % 8 * 2;
+    if (cta().unpublished.count(address & ~3u)) ++cluster->faults;
+    u16 v;
+    std::memcpy(&v, at(address & ~15u, 16) + address % 16, 2);
+    return v;
+}
+
+// The four warps carry out the products of their oldest group.
+inline void multiply_together() {
+    Meeting& meeting = cta().barriers[1000 + now->thread.x / 128];
+    meet(meeting, 128);
+    const int first = now->rank * 32 * cta().warps.size() + now->thread.x / 32 * 32, g = lane() / 4, t = lane() % 4;
+    auto& group = now->products.front();
+    std::vector<std::vector<float>> found;
+    for (size_t number = 0; number < group.size(); ++number) {
+        const Product& mine = group[number];
+        // a later product of a group goes on from what an earlier one gives
+        std::vector<float> sums(mine.sums, mine.sums + mine.tokens / 2);
+        if (number > 0 && group[number - 1].sums == mine.sums) sums = found.back();
+        const Product& other = cluster->threads[first / 128 * 128]->products.front()[number];
+        if (mine.descriptor != other.descriptor || mine.descriptor >> 46) ++cluster->faults;
+        for (int i = 0; i < mine.tokens / 2; ++i) {
+            const int row = g + (i & 2) * 4, token = i / 4 * 8 + 2 * t + (i & 1);
+            double sum = sums[i];
+            for (int k = 0; k < 16; ++k) {
+                const auto& holder = cluster->threads[first + (row & 7) * 4 + (k & 7) / 2]->products.front()[number];
+                const u32 left = holder.operands[(row >> 3) + 2 * (k >> 3)] >> 16 * (k & 1) & 0xFFFF;
+                sum += static_cast<double>(of_bf16(left)) * of_bf16(static_cast<u32>(of_descriptor(mine.descriptor, k, token)));
+            }
+            sums[i] = static_cast<float>(sum);
+        }
+        found.push_back(sums);
+    }
+    meet(meeting, 128);  // all have read what they need
+    for (size_t number = 0; number < group.size(); ++number)
+        std::copy(found[number].begin(), found[number].end(), group[number].sums);
+    now->products.pop_front();
+}
+}  // namespace machine
+
+inline u32 uniform(u32 v) { return v; }
+inline void wgmma_fence() { machine::now->fenced = true; }
+inline void wgmma_commit() {
+    machine::now->products.push_back(std::move(machine::now->open_products));
+    machine::now->open_products.clear();
+    machine::now->fenced = false;
+}
+template <int PENDING>
+void wgmma_wait() {
+    while (machine::now->products.size() > PENDING) machine::multiply_together();
+}
+template <int BLOCKS>
+void wgmma(float (&d)[BLOCKS][4], const u32 (&a)[4], u64 x) {
+    if (!machine::now->fenced) ++machine::cluster->faults;
+    machine::now->open_products.push_back({&d[0][0], a, 8 * BLOCKS, x});
 }

@@ -213,6 +213,15 @@ def h200_trees(session: nox.Session) -> None:
     session.run("specpilot-harness", "engine", "bench-hybrid", "--out", out)
 
 
+@nox.session(name="h200-soak")
+def h200_soak(session: nox.Session) -> None:
+    """Force a million tokens of batches through the oracle on this machine's GPU: -- --evals-dir DIR."""
+    session.install("-e", ".[gpu]")
+    session.install("--no-deps", TARGET_PACKAGE)
+    options = session.posargs or ["--overwrite"]
+    session.run("specpilot-harness", "run", "h200-soak", "--out", "reports/h200-soak", *options)
+
+
 @nox.session(name="train-hybrid")
 def train_hybrid(session: nox.Session) -> None:
     """Train the small hybrid target and its drafter on this machine's GPU: -- --data DIR [--seconds S]."""

@@ -93,9 +93,10 @@ def run_launch(
                 advance(message.requests)
             elif message.event == "block" and message.block is not None:
                 windows.append(BlockWindow(launch, message.block, started, now()))
+                write_atomic(facts_file, canonical_json(message.facts))  # counters have moved on
                 started = now()
             elif message.event == "done":
-                write_atomic(facts_file, canonical_json(message.facts))  # counters have moved on
+                write_atomic(facts_file, canonical_json(message.facts))
         done = finished_responses(folder, job, prompts, launch)
     facts: dict[str, Any] = from_json(facts_file.read_bytes(), dict[str, Any], str(facts_file))
     return done, facts, windows

@@ -99,7 +99,8 @@ def _run(spec: LaunchSpec, tell: Any) -> dict[str, Any]:
             lambda slot: tell(Message(event="slot", block=slot.block, requests=len(slot.prompts))),
         ):
             append_lines(Path(spec.output), responses)
-            tell(Message(event="block", block=block))
+            # What a launch that is cut behind its last block has told: its counters stand by then.
+            tell(Message(event="block", block=block, facts=facts(spec.job, sessions)))
         told = facts(spec.job, sessions)  # before the strangers: they do not count
         for arm, met in meet_strangers(spec.job, sessions, prompts, spec.launch, clock).items():
             told[spec.job.plan.arm(arm).backend]["arms"][arm]["strangers"] = met

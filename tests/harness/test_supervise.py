@@ -3,12 +3,17 @@
 from __future__ import annotations
 
 import time
+from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 
+from harness.codec import from_json
 from harness.errors import InvalidRun, UsageError
+from harness.measure import supervise
 from harness.measure.supervise import finished_responses, run_launch
+from harness.measure.worker import Message
 from harness.paths import RunFolder
 from harness.plan import ArmSpec, Job, Param
 from harness.records import Response
@@ -66,6 +71,40 @@ def test_a_torn_block_is_measured_again_and_a_whole_one_is_not(tmp_path: Path) -
     after = launch(job, folder)
     assert len(after) == 12
     assert [r for r in after if r.block == 0] == [r for r in before if r.block == 0]
+
+
+def test_a_launch_that_is_cut_behind_a_block_has_told_the_counters_of_that_block(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Else a report of the resumed run would read those from before the first request."""
+
+    def cut(*_: object) -> Iterator[Message]:
+        yield Message(event="ready", facts={BACKEND: {"counters": 0}})
+        yield Message(event="block", block=0, facts={BACKEND: {"counters": 7}})
+        raise InvalidRun("cut")
+
+    folder = prepare(tmp_path)
+    monkeypatch.setattr(supervise, "_messages", cut)
+    with pytest.raises(InvalidRun, match="cut"):
+        launch(make_job(), folder)
+    facts = from_json((folder.partial / "launch-0.facts.json").read_bytes(), dict, "facts")
+    assert facts == {BACKEND: {"counters": 7}}
+
+
+def test_a_worker_tells_its_facts_with_every_block(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    told: list[Message] = []
+    messages = supervise._messages
+
+    def heard(*given: Any) -> Iterator[Message]:
+        for message in messages(*given):
+            told.append(message)
+            yield message
+
+    monkeypatch.setattr(supervise, "_messages", heard)
+    launch(make_job(), prepare(tmp_path))
+    blocks = [message for message in told if message.event == "block"]
+    assert len(blocks) == 2
+    assert all(message.facts[BACKEND]["engine"] == "scripted" for message in blocks)
 
 
 def test_a_failing_request_is_a_failed_response_not_a_dead_run(tmp_path: Path) -> None:

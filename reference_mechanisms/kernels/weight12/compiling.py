@@ -31,6 +31,7 @@ def macros(variant: Variant) -> tuple[tuple[str, int], ...]:
         ("WARPS", variant.warps),
         ("PIECES", variant.pieces),
         ("BATCH", variant.batch),
+        ("DESKS", variant.desks),
         ("BULK", int(variant.way.bulk)),
         ("FOURS", int(variant.way.fours)),
         ("WGMMA", int(variant.way.wgmma)),

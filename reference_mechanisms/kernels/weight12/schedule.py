@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import dataclasses
 import functools
+import itertools
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Literal
@@ -136,6 +137,7 @@ class Variant:
         way: how it works.
         gated: whether rows of gate and up come in turn and y is the gated one.
         eight: whether it reads eight bits, in place of bf16.
+        desks: on which the warps that share rows lay their sums in turn, so that they meet once for each.
     """
 
     blocks: int
@@ -149,6 +151,7 @@ class Variant:
     way: Way = PLAIN
     gated: bool = False
     eight: Eight | None = None
+    desks: int = 1
 
 
 def split(rows: int, columns: int, panel: int = STRIP) -> Split:
@@ -257,19 +260,19 @@ def fit(
     """
     if way.wgmma and found.group_rows < PANEL:
         raise ValueError(f"a pass of {found.group_rows} rows; with wgmma it takes {PANEL}: see `settled`")
-    best: tuple[bool, int, int] | None = None
+    best: tuple[bool, int, int, int] | None = None
     large = room >= LARGE_ROOM
     slot = SLOT_BYTES[raw] if eight is None else EIGHT_SLOT_BYTES
     most = MAX_PIECES[warps] if eight is None else MAX_PIECES[warps] * 3 // 2  # as many bytes
-    for batch in (max(1, MAX_BATCH // blocks), 1):
-        rest = shared_bytes(found, blocks, batch, 0, raw=raw, way=way)
+    for batch, desks in itertools.product((max(1, MAX_BATCH // blocks), 1), (1, 1 + way.wgmma)):
+        rest = shared_bytes(found, blocks, batch, 0, raw=raw, way=way, desks=desks)
         pieces = min(most, (room - rest) // (warps * slot))
         ring = pieces * warps * slot
         if ring >= MIN_RING[large] and pieces * warps >= STEP_PIECES:
-            best = max(best or (False, 0, 0), (ring >= GOOD_RING[large], batch, pieces))
+            best = max(best or (False, 0, 0, 0), (ring >= GOOD_RING[large], batch, pieces, desks))
     if best is None:
         return None
-    _, batch, pieces = best
+    _, batch, pieces, desks = best
     return Variant(
         blocks=blocks,
         raw=raw,
@@ -278,18 +281,21 @@ def fit(
         warps=warps,
         pieces=pieces,
         batch=batch,
-        shared_bytes=shared_bytes(found, blocks, batch, pieces * warps * slot, raw=raw, way=way),
+        shared_bytes=shared_bytes(found, blocks, batch, pieces * warps * slot, raw=raw, way=way, desks=desks),
         way=way,
         eight=eight,
+        desks=desks,
     )
 
 
-def shared_bytes(found: Split, blocks: int, batch: int, rings: int, *, raw: bool, way: Way = PLAIN) -> int:
+def shared_bytes(
+    found: Split, blocks: int, batch: int, rings: int, *, raw: bool, way: Way = PLAIN, desks: int = 1
+) -> int:
     """Shared memory of a CTA: bytes of its rings, partial sums, inboxes, palettes, barriers, x."""
     inboxes = 2 * batch * (8 // found.warps_k) * blocks * 1024
     barriers = 16 + (8 * found.warps_k if way.bulk else 0)
     x = x_unit(blocks) * found.x_tiles if way.wgmma else 8 * blocks * (found.x_tiles * 128 + 16)
-    return rings + 8192 + inboxes + (0 if raw else 2048) + barriers + x
+    return rings + 8192 * desks + inboxes + (0 if raw else 2048) + barriers + x
 
 
 def x_unit(blocks: int) -> int:

@@ -2,7 +2,8 @@
 //
 // Compiled with NT (blocks of 8 rows of x), RAW (1: bf16 weights, the twin), CLUSTER and WK (CTAs and warps of a CTA
 // that share the columns), WARPS (8: a team of WK warps takes 32 rows; 16: it takes 16), PIECES (of a warp's ring) and
-// BATCH (passes whose sums are exchanged at once). None of these changes a bit of the result:
+// BATCH (passes whose sums are exchanged at once), DESKS (1 or 2, where the warps of a team lay their sums in turn; 2 only
+// where a warp takes 16 rows). None of these changes a bit of the result:
 // BULK (1: x by bulk copies, a barrier for each part of the columns, where its rows lie at multiples of 16 bytes) and
 // FOURS (1: four multiplications in a row that do not wait for each other, where a warp has so many).
 // WGMMA (1: four warps multiply 64 rows together, WARPS = 16): other cuts, and perhaps other bits, at every NT alike.
@@ -137,12 +138,13 @@ extern "C" __global__ void __launch_bounds__(THREADS, 1)
     const int rank = cluster_rank();
     const int cluster = blockIdx.x / CLUSTER, clusters = gridDim.x / CLUSTER;
     static_assert(!(EIGHT && GATED) && (!EIGHT || RAW), "eight bits have no palettes and no gate");
+    static_assert(DESKS == 1 || HALVES == 1, "a desk has one line for each warp");
     static_assert(!WGMMA || (HALVES == 1 && PANELS % MATES == 0 && !BULK), "teams of four warps with 16 rows each");
     const Output out{y, m, GATED ? n / 2 : n, y_stride, reinterpret_cast<const float*>(palettes)};
 
     float4* const partial = reinterpret_cast<float4*>(smem + RING) + team * WK * HALVES * 32;
-    float4* const inbox = reinterpret_cast<float4*>(smem + RING + PARTIAL);
-    const u32 table = shared_address(smem) + RING + PARTIAL + 2 * INBOX;
+    float4* const inbox = reinterpret_cast<float4*>(smem + RING + DESKS * PARTIAL);
+    const u32 table = shared_address(smem) + RING + DESKS * PARTIAL + 2 * INBOX;
     const u32 mailbox = table + TABLE;  // two barriers
     const u32 bells = mailbox + 16;     // one for each part of the columns
     const u32 xs = bells + (BULK ? 8 * WK : 0);
@@ -316,18 +318,22 @@ extern "C" __global__ void __launch_bounds__(THREADS, 1)
 #pragma unroll
         for (int b = 0; b < NT; ++b) {
             // The sum over the warps of a team, in order, each value by one thread, to the CTA that owns it.
+            const bool other = DESKS == 2 && (pass * NT + b) % 2 != 0;
+            float4* const desk = partial + (other ? PARTIAL / 16 : 0);
 #pragma unroll
             for (int i = 0; i < HALVES; ++i)
-                partial[(wk * HALVES + i) * 32 + lane] = make_float4(acc[i][b][0], acc[i][b][1], acc[i][b][2], acc[i][b][3]);
+                desk[(wk * HALVES + i) * 32 + lane] = make_float4(acc[i][b][0], acc[i][b][1], acc[i][b][2], acc[i][b][3]);
             team_barrier(team);
-            for (int e = wk * 32 + lane; e < HALVES * 32; e += TEAM) {
-                float4 sum = partial[e];
+            // With two desks, the one who adds here is through when all meet at the other; the next adds there.
+            const int turn = DESKS == 2 ? (wk + b) % WK : wk;
+            for (int e = turn * 32 + lane; e < HALVES * 32; e += TEAM) {
+                float4 sum = desk[e];
 #pragma unroll
-                for (int from = 1; from < WK; ++from) sum = plus(sum, partial[from * HALVES * 32 + e]);
+                for (int from = 1; from < WK; ++from) sum = plus(sum, desk[from * HALVES * 32 + e]);
                 const int quad = ((team * HALVES + (e >> 5)) * NT + b) * 32 + (e & 31);
                 mail(to + quad % OWN * 16, bell, quad / OWN, sum);
             }
-            team_barrier(team);
+            if (DESKS == 1) team_barrier(team);
         }
     }
     const int batch = (passes - 1) / BATCH;

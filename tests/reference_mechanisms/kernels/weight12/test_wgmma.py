@@ -70,8 +70,11 @@ def test_the_product_is_that_of_the_twin_and_right(cluster: int, warps_k: int, c
     used = kernel(packed, count)
     assert used.way.wgmma
     assert 8 * used.blocks >= count
+    assert used.desks == 2
     found = emulated(x, packed, used, seed=count)
-    assert torch.equal(bits(found), bits(emulated(x, twin, kernel(twin, count))))
+    assert torch.equal(
+        bits(found), bits(emulated(x, twin, dataclasses.replace(kernel(twin, count), desks=1)))
+    )
     torch.testing.assert_close(found.double(), exact(x, weight), rtol=2**-8, atol=1e-5)
     alone = emulated(x[2:3], packed, kernel(packed, 1))
     assert torch.equal(bits(alone[0]), bits(found[2]))
@@ -193,7 +196,11 @@ def test_every_byte_of_every_shape_lies_in_the_shared_memory_of_its_cta() -> Non
     for used, found in kernels():
         slot = 2048 if used.raw else 1664
         rings = used.warps * used.pieces * slot
-        start = shared_bytes(found, used.blocks, used.batch, rings, raw=used.raw, way=used.way)
+        counted = shared_bytes(
+            found, used.blocks, used.batch, rings, raw=used.raw, way=used.way, desks=used.desks
+        )
+        assert counted == used.shared_bytes
+        start = counted
         start -= found.x_tiles * x_unit(used.blocks)
         assert start % 16 == 0
         parts = found.cluster * found.warps_k

@@ -139,8 +139,8 @@ def desk(tmp_path: Path, model: Path) -> Iterator[Desk]:
 
 
 @pytest.fixture(scope="module", autouse=True)
-def no_plots(undrawn: None) -> None:
-    """No page is looked at here."""
+def quick(undrawn: None, launches_here: None) -> None:
+    """No page is looked at here; processes are where an interrupt or another run meets them."""
 
 
 @pytest.fixture(scope="module")

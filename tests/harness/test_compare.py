@@ -18,7 +18,7 @@ from tests.harness.load.model_server import VLLM, Manner, Target, serving
 from tests.harness.load.sglang_server import serving_sglang
 from tests.harness.tiny import write_llama
 
-pytestmark = pytest.mark.usefixtures("undrawn")
+pytestmark = pytest.mark.usefixtures("undrawn", "launches_here")
 TEXTS = ("tell me", "count", "say red", "why", "list", "what", "name", "spell", "add", "sing")
 SPECULATION = {
     "spec_decode_num_drafts": 5,
@@ -80,7 +80,7 @@ class Honest(NamedTuple):
 
 
 @pytest.fixture(scope="module")
-def honest(target: Target, tmp_path_factory: pytest.TempPathFactory) -> Honest:
+def honest(target: Target, tmp_path_factory: pytest.TempPathFactory, launches_here: None) -> Honest:
     root = tmp_path_factory.mktemp("honest")
     candidate = Manner(seconds_per_token=0.0002, prefill_seconds=0.01, per_chunk=4, counters=SPECULATION)
     return Honest(compare(target, candidate, write_prompts(root), root / "out"), candidate.bodies)

@@ -20,6 +20,8 @@ from harness.results import Report
 from tests.mutants.stage import Stage, arm, arm_of, mutants, report_of
 from tests.mutants.zoo import ZOO
 
+pytestmark = pytest.mark.usefixtures("launches_here")
+
 
 class Staged(NamedTuple):
     """A run with mutants, finished."""
@@ -56,7 +58,7 @@ RUNS = {"greedy": GREEDY, "strings": STRINGS, "penalties": PENALTIES, "minimum":
 
 
 @pytest.fixture(scope="module")
-def stage(tmp_path_factory: pytest.TempPathFactory) -> Stage:
+def stage(tmp_path_factory: pytest.TempPathFactory, launches_here: None) -> Stage:
     return Stage(tmp_path_factory.mktemp("mutants"))
 
 

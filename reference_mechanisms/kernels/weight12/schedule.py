@@ -109,6 +109,7 @@ WAYS_BY_NAME: Mapping[str, Way] = {
     "bulk-fours": Way(bulk=True, fours=True),
     "bulk-fours-warps": Way(bulk=True, fours=True, other_warps=True),
     "wgmma": Way(wgmma=True),
+    "wgmma-bulk": Way(wgmma=True, bulk=True),
     "wgmma-wide": Way(wgmma=True, wide=True),
 }
 Choice = Mapping[int, Way]  # by blocks of tokens

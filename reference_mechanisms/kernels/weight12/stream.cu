@@ -139,7 +139,7 @@ extern "C" __global__ void __launch_bounds__(THREADS, 1)
     const int cluster = blockIdx.x / CLUSTER, clusters = gridDim.x / CLUSTER;
     static_assert(!(EIGHT && GATED) && (!EIGHT || RAW), "eight bits have no palettes and no gate");
     static_assert(DESKS == 1 || HALVES == 1, "a desk has one line for each warp");
-    static_assert(!WGMMA || (HALVES == 1 && PANELS % MATES == 0 && !BULK), "teams of four warps with 16 rows each");
+    static_assert(!WGMMA || (HALVES == 1 && PANELS % MATES == 0), "teams of four warps with 16 rows each");
     const Output out{y, m, GATED ? n / 2 : n, y_stride, reinterpret_cast<const float*>(palettes)};
 
     float4* const partial = reinterpret_cast<float4*>(smem + RING) + team * WK * HALVES * 32;
@@ -188,7 +188,16 @@ extern "C" __global__ void __launch_bounds__(THREADS, 1)
     __syncthreads();  // all see the barriers and the palettes
     wait_for_previous_grid();
     const u32 xs_part = xs + (lo - cta_lo) * X_UNIT;
-    place_slabs(xs_part, x, m, k, x_stride, lo * COLUMNS, hi * COLUMNS, team, cluster);
+    bool landed = false;
+    if constexpr (BULK) {
+        landed = comes_whole(x, x_stride, k) && hi > lo && at_once(m, (hi - lo) * COLUMNS / 8);
+        if (landed) {
+            if (team == 0)
+                ask_for_x(xs_part, (hi - lo) * 2 * COLUMNS, bells + 8 * wk, x, m, x_stride, lo * COLUMNS, hi * COLUMNS);
+            mail_wait(bells + 8 * wk, 0);
+        }
+    }
+    place_slabs(xs_part, x, m, k, x_stride, lo * COLUMNS, hi * COLUMNS, team, cluster, landed, [=] { part_barrier(wk); });
     publish_to_wgmma();
     part_barrier(wk);  // of those who multiply by it
     const u32 xs_warp = slabs_at(xs_part);
@@ -199,7 +208,7 @@ extern "C" __global__ void __launch_bounds__(THREADS, 1)
         cluster_wait();
         __syncthreads();  // all see the barriers
         wait_for_previous_grid();
-        placed = (x_stride & 7) == 0 && (reinterpret_cast<u64>(x) & 15) == 0 && k % COLUMNS == 0;
+        placed = comes_whole(x, x_stride, k);
         if (placed && hi > lo) {
             if (team == 0)
                 ask_for_x(xs + (lo - cta_lo) * 2 * COLUMNS, pitch, bells + 8 * wk, x, m, x_stride, lo * COLUMNS, hi * COLUMNS);

@@ -39,6 +39,11 @@ __device__ __forceinline__ void place_x(u32 to, u32 pitch, const u16* x, int m, 
     }
 }
 
+// Whether rows lie at multiples of 16 bytes and fill whole units.
+[[maybe_unused]] __device__ __forceinline__ bool comes_whole(const u16* x, long long stride, int k) {
+    return (stride & 7) == 0 && (reinterpret_cast<u64>(x) & 15) == 0 && k % COLUMNS == 0;
+}
+
 // The same rows and columns, whole, by bulk copies of one warp, which `bell` counts.
 __device__ __forceinline__ void ask_for_x(u32 to, u32 pitch, u32 bell, const u16* x, int m, long long stride, int first,
                                           int last) {
@@ -63,38 +68,53 @@ constexpr u32 X_UNIT = 8 * SLAB + 32;
 __device__ __forceinline__ u32 slabs_at(u32 at) { return 2 * SLAB / 16 << 16 | at / 16; }
 __device__ __forceinline__ u64 slab_descriptor(u32 slabs) { return static_cast<u64>(128 / 16) << 32 | slabs; }
 
+// How the warps that multiply by the same columns take them: rows in turn, so much in flight at once.
+constexpr int TAKERS = WARPS / WK, ROWS_EACH = 8 * NT / TAKERS;
+constexpr int ROWS_AT_ONCE = ROWS_EACH < 8 ? ROWS_EACH : 8, CHUNKS_AT_ONCE = ROWS_AT_ONCE < 8 ? 4 : 2;
+
+// Whether x of m tokens and so many eights of columns is taken at once.
+[[maybe_unused]] __device__ __forceinline__ bool at_once(int m, int count) {
+    return m <= TAKERS * ROWS_AT_ONCE && count <= 32 * CHUNKS_AT_ONCE;
+}
+
 // Columns `first` to `last` of x, by the warps that multiply by them, of which this is number `taker`; else as `place_x`.
+// If they have `landed` where the slabs will be, row by row, all are taken up at once, and all meet before one is put down.
+template <class Meet>
 __device__ __forceinline__ void place_slabs(u32 to, const u16* x, int m, int k, long long stride, int first, int last,
-                                            int taker, int turn) {
-    constexpr int TAKERS = WARPS / WK, EACH = 8 * NT / TAKERS;
-    constexpr int ROWS = EACH < 8 ? EACH : 8, CHUNKS = ROWS < 8 ? 4 : 2;  // in flight at once
-    const int lane = threadIdx.x & 31, offset = turn % m;
+                                            int taker, int turn, bool landed, const Meet& meet) {
+    constexpr int ROWS = ROWS_AT_ONCE, CHUNKS = CHUNKS_AT_ONCE;
+    const int lane = threadIdx.x & 31, offset = turn % m, count = (last - first) / 8;
     const bool wide = (stride & 7) == 0 && (reinterpret_cast<u64>(x) & 15) == 0;
-    const int count = (last - first) / 8;
-    for (int i = taker; i < m; i += TAKERS * ROWS) {
-        for (int j = lane; j < count; j += 32 * CHUNKS) {
-            uint4 v[ROWS][CHUNKS];
-            u32 at[ROWS][CHUNKS];
+    const auto place = [&](int i, int j, const auto& take, const auto& between) {
+        uint4 v[ROWS][CHUNKS];
+        u32 at[ROWS][CHUNKS];
 #pragma unroll
-            for (int r = 0; r < ROWS; ++r)
+        for (int r = 0; r < ROWS; ++r)
 #pragma unroll
-                for (int c = 0; c < CHUNKS; ++c) {
-                    const int chunk = j + 32 * c, place = i + r * TAKERS + offset, row = place < m ? place : place - m;
-                    const bool wanted = i + r * TAKERS < m && chunk < count;
-                    at[r][c] = wanted ? to + (chunk >> 3) * X_UNIT + (chunk & 1) * SLAB + 16 * row + (chunk >> 1 & 3) * 4 : 0;
-                    if (wanted) v[r][c] = eight_of(x + row * stride, first + 8 * chunk, k, wide);
+            for (int c = 0; c < CHUNKS; ++c) {
+                const int chunk = j + 32 * c, shifted = i + r * TAKERS + offset, row = shifted < m ? shifted : shifted - m;
+                const bool wanted = i + r * TAKERS < m && chunk < count;
+                at[r][c] = wanted ? to + (chunk >> 3) * X_UNIT + (chunk & 1) * SLAB + 16 * row + (chunk >> 1 & 3) * 4 : 0;
+                if (wanted) v[r][c] = take(row, chunk);
+            }
+        between();
+#pragma unroll
+        for (int r = 0; r < ROWS; ++r)
+#pragma unroll
+            for (int c = 0; c < CHUNKS; ++c)
+                if (at[r][c]) {
+                    store4(at[r][c], v[r][c].x);
+                    store4(at[r][c] + 2 * SLAB, v[r][c].y);
+                    store4(at[r][c] + 4 * SLAB, v[r][c].z);
+                    store4(at[r][c] + 6 * SLAB, v[r][c].w);
                 }
-#pragma unroll
-            for (int r = 0; r < ROWS; ++r)
-#pragma unroll
-                for (int c = 0; c < CHUNKS; ++c)
-                    if (at[r][c]) {
-                        store4(at[r][c], v[r][c].x);
-                        store4(at[r][c] + 2 * SLAB, v[r][c].y);
-                        store4(at[r][c] + 4 * SLAB, v[r][c].z);
-                        store4(at[r][c] + 6 * SLAB, v[r][c].w);
-                    }
-        }
+    };
+    if (landed) {
+        place(taker, lane, [&](int row, int chunk) { return load16(to + (row * count + chunk) * 16); }, meet);
+        return;
     }
+    for (int i = taker; i < m; i += TAKERS * ROWS)
+        for (int j = lane; j < count; j += 32 * CHUNKS)
+            place(i, j, [&](int row, int chunk) { return eight_of(x + row * stride, first + 8 * chunk, k, wide); }, [] {});
 }
 #endif

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import itertools
 from collections.abc import Iterator
 
 import numpy as np
@@ -33,7 +34,7 @@ from tests.reference_mechanisms.kernels.weight12.emulation.running import COMPIL
 from tests.reference_mechanisms.kernels.weight12.test_emulated import bits, exact, matrix, tokens
 from tests.reference_mechanisms.weight12 import samples
 
-WGMMA = Way(wgmma=True)
+WGMMA, BULK = Way(wgmma=True), Way(wgmma=True, bulk=True)
 ROWS = 130  # three passes of 64, the last of which has one strip where it takes two
 needs_compiler = pytest.mark.skipif(COMPILER is None, reason="no g++ here")
 
@@ -72,9 +73,8 @@ def test_the_product_is_that_of_the_twin_and_right(cluster: int, warps_k: int, c
     assert 8 * used.blocks >= count
     assert used.desks == 2
     found = emulated(x, packed, used, seed=count)
-    assert torch.equal(
-        bits(found), bits(emulated(x, twin, dataclasses.replace(kernel(twin, count), desks=1)))
-    )
+    other = dataclasses.replace(kernel(twin, count, BULK), desks=1)
+    assert torch.equal(bits(found), bits(emulated(x, twin, other)))
     torch.testing.assert_close(found.double(), exact(x, weight), rtol=2**-8, atol=1e-5)
     alone = emulated(x[2:3], packed, kernel(packed, 1))
     assert torch.equal(bits(alone[0]), bits(found[2]))
@@ -88,7 +88,7 @@ def test_rows_of_x_may_lie_anywhere_and_columns_need_fill_no_unit() -> None:
     packed = cut(arrange(pack(weight), 170), 2, 4)
     wide = tokens(5, 400)
     for x in (wide[:, 7:177], wide[:, 8:178]):
-        found = emulated(x, packed, kernel(packed, 5))
+        found = emulated(x, packed, kernel(packed, 5, BULK))
         torch.testing.assert_close(found.double(), exact(x, weight), rtol=2**-8, atol=1e-5)
 
 
@@ -122,8 +122,16 @@ def test_eight_bits_are_multiplied_as_their_twin_says(eight: Eight) -> None:
         ("                wgmma_fence();\n", ""),
         ("wgmma_wait<1>()", "wgmma_wait<2>()"),
         ("        wgmma_wait<0>();\n", ""),
+        ("        between();\n", ""),
     ],
-    ids=["stores not published", "no barrier", "no fence", "operands overwritten", "sums read too early"],
+    ids=[
+        "stores not published",
+        "no barrier",
+        "no fence",
+        "operands overwritten",
+        "sums read too early",
+        "put down too early",
+    ],
 )
 def test_the_machine_sees_what_is_missing(monkeypatch: pytest.MonkeyPatch, line: str, instead: str) -> None:
     source = compiling.source
@@ -133,7 +141,7 @@ def test_the_machine_sees_what_is_missing(monkeypatch: pytest.MonkeyPatch, line:
     )
     weight = matrix(4, columns=1024)
     packed, x = cut(arrange(pack(weight), 1024), 1, 2), tokens(13, 1024)
-    fair = kernel(packed, 13)
+    fair = kernel(packed, 13, BULK)
     odd = dataclasses.replace(fair, pieces=2, shared_bytes=fair.shared_bytes + len(line))  # in no cache
     with pytest.raises((EmulationError, AssertionError)):
         torch.testing.assert_close(emulated(x, packed, odd).double(), exact(x, weight), rtol=2**-8, atol=1e-5)
@@ -184,8 +192,8 @@ def test_instructions_take_the_columns_that_lanes_hold(blocks: int) -> None:
 
 def kernels() -> Iterator[tuple[Variant, Split]]:
     shapes = {shape for model in MODELS.values() for shape in model.shapes}
-    choice = dict.fromkeys(BLOCKS, dataclasses.replace(WGMMA, wide=True))
-    for shape in shapes:
+    for shape, bulk in itertools.product(shapes, (False, True)):
+        choice = dict.fromkeys(BLOCKS, Way(wgmma=True, wide=True, bulk=bulk))
         found, ways = settled(split(*shape), *shape, choice)
         for count in (8, 16, 32, 64):
             for raw in (False, True):

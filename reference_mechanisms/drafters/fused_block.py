@@ -133,7 +133,13 @@ class FusedBlock:
         cache = new_context(sizes, len(config.reaches), positions + rows, weights.dtype, weights.device)
         self._places = cache.window(0, 0, cache.capacity)
         self._rotations = rotations_of(config.rope, sizes.head_dim, cache.capacity, weights.norm)
-        self._kernels = kernels_for(weights.device, weights.dtype, sizes.head_dim, ways)
+        self._kernels = kernels_for(
+            weights.device,
+            weights.dtype,
+            sizes.head_dim,
+            ways,
+            [getattr(layer.output, "units", None) for layer in weights.layers],
+        )
         self._index = torch.arange(rows, device=weights.device)
         self._ids = torch.full((rows,), config.mask_token, device=weights.device)  # behind the anchor
         self._ends = torch.full((rows,), rows, device=weights.device)

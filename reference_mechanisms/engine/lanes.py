@@ -74,7 +74,8 @@ class Lanes:
         layers = config.layers if kinds is None else kinds.count("full_attention")
         numbers = layers * 2 * config.kv_heads * self._positions * config.head_dim
         hold_fit(numbers * target.dtype.itemsize, target.device, "keys and values of one request")
-        self.kernels = kernels_for(target.device, target.dtype, config.head_dim, static.ways)
+        ahead = target.behind_attention() if isinstance(target, LlamaTarget) else ()
+        self.kernels = kernels_for(target.device, target.dtype, config.head_dim, static.ways, ahead)
         # Where the host commits; and the part of it whose length moves on where the device has kept the rest.
         self.cache: KVCache | HybridLaneCache
         if isinstance(target, LlamaTarget):

@@ -182,6 +182,10 @@ class LlamaTarget:
                 seen[number] = hidden
         return Forward(hidden=normed, taps=tuple(seen[tap] for tap in taps))
 
+    def behind_attention(self) -> tuple[Tensor | None, ...]:
+        """What the product behind each layer's attention reads, where most of it lies in one tensor."""
+        return tuple(getattr(layer.output, "units", None) for layer in self._layers)
+
     @torch.inference_mode()
     def embed(self, token_ids: Tensor) -> Tensor:
         """Embeddings [..., hidden] of ids [...], for drafters that share them."""

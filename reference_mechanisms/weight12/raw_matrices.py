@@ -30,6 +30,11 @@ class RawLinear:
         """Take an arranged matrix and a bias [N]."""
         self._weight, self._bias = weight, bias
 
+    @property
+    def units(self) -> Tensor:
+        """What a product reads."""
+        return self._weight.units
+
     def __call__(self, x: Tensor) -> Tensor:
         """[rows, N] of x [rows, K]; more than 64 rows as several products, so that none notices."""
         from reference_mechanisms.kernels.weight12 import launching  # noqa: PLC0415 - CUDA only

@@ -40,6 +40,11 @@ class PackedLinear:
         """Take a stored matrix and a bias [N]."""
         self._weight, self._bias = weight, bias
 
+    @property
+    def units(self) -> Tensor | None:
+        """Most of what a product reads; None if it lies in several tensors."""
+        return self._weight.tensors[0] if self._weight.layout == "stream" else None
+
     def __call__(self, x: Tensor) -> Tensor:
         """[rows, N] of x [rows, K]; more than 64 rows as several products, so that none notices."""
         return product.by_parts(x, lambda part: product.linear(part, self._weight, self._bias))

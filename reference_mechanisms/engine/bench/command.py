@@ -67,6 +67,13 @@ def register(
         choices=["joins", "early", "gates"],
         help="what the kernels do in another way: with the same bits, but for the exponential of gates",
     )
+    bench.add_argument(
+        "--fetch",
+        type=int,
+        default=0,
+        metavar="MIB",
+        help="of the next product's weights, fetched while attention runs",
+    )
     bench.add_argument("--seed", type=int, default=0)
     bench.set_defaults(run=guard(_bench))
     guess = commands.add_parser(
@@ -113,7 +120,7 @@ def _bench(options: argparse.Namespace) -> int:
         "torch": str(torch.__version__),
         "load": {name: getattr(load, name) for name in load.__slots__},
         "drafts": options.drafts,
-        "ways": sorted(options.ways),
+        "ways": sorted([*options.ways, *([f"fetch {options.fetch} MiB"] if options.fetch else [])]),
         "ar_step_ms": {},
         "k15_step_ms" if options.drafts == 15 else f"k{options.drafts}_step_ms": {},
         "exact_tokens": 0,
@@ -189,7 +196,7 @@ def _measure(options: argparse.Namespace, weights: WeightFormat, load: Load, sum
     device, shape = torch.device("cuda"), summary["target"]
     sizes = engines.Sizes(load.positions, options.drafts + 1)
     _say(f"{shape} in {weights}: loading")
-    ways = Ways(**dict.fromkeys(options.ways, True))
+    ways = Ways(**dict.fromkeys(options.ways, True), fetch=options.fetch)
     if options.folder is None:
         target = engines.dummy_target(shape, weights, load.seed, sizes, device, ways)
     else:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import functools
 import importlib
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import NamedTuple
 
 import torch
@@ -36,8 +36,22 @@ class Kernels(NamedTuple):
 TORCH = Kernels("torch", twin.torch_ops, twin.attend, settling.settle, twin.keep, twin.best, replaying.replay)
 
 
-def kernels_for(device: torch.device, dtype: torch.dtype, head_dim: int, ways: Ways = WAYS) -> Kernels:
-    """Triton's on CUDA, where it is installed and takes the type and the head size; else plain torch."""
+def kernels_for(
+    device: torch.device,
+    dtype: torch.dtype,
+    head_dim: int,
+    ways: Ways = WAYS,
+    ahead: Sequence[Tensor | None] = (),
+) -> Kernels:
+    """Triton's on CUDA, where it is installed and takes the type and the head size; else plain torch.
+
+    Args:
+        device: runs the step.
+        dtype: of the rows.
+        head_dim: of the attention.
+        ways: of the kernels.
+        ahead: weights of the product behind each layer's attention, for `Ways.fetch`.
+    """
     if device.type != "cuda":
         return TORCH
     try:
@@ -48,7 +62,7 @@ def kernels_for(device: torch.device, dtype: torch.dtype, head_dim: int, ways: W
         return TORCH
     return Kernels(
         "triton",
-        functools.partial(fused.FusedOps, ways=ways),
+        functools.partial(fused.FusedOps, ways=ways, ahead=ahead),
         attention.attend,
         ends.settle,
         fused.keep,

@@ -6,6 +6,7 @@ Sums run in float32, and roundings are where the torch code has them (`targets/l
 from __future__ import annotations
 
 import itertools
+from collections.abc import Sequence
 
 import torch
 import triton
@@ -134,9 +135,9 @@ def keep(rows: Tensor, norms: Tensor | None, stand: Stand) -> None:
 class FusedOps:
     """`targets.layer_ops.LayerOps` of rows at positions that only the device knows."""
 
-    def __init__(self, stand: Stand, ways: Ways = WAYS) -> None:
-        """Of one forward."""
-        self._stand, self._ways = stand, ways
+    def __init__(self, stand: Stand, ways: Ways = WAYS, ahead: Sequence[Tensor | None] = ()) -> None:
+        """Of one forward; `ahead`: weights of the product behind each layer's attention, for `Ways.fetch`."""
+        self._stand, self._ways, self._ahead = stand, ways, ahead
 
     def norm(self, hidden: Tensor, weight: Tensor) -> Tensor:
         """As in `LayerOps`."""
@@ -152,7 +153,8 @@ class FusedOps:
 
     def attend(self, layer: int, qkv: Tensor, qk_norm: Tensor | None) -> Tensor:
         """As in `LayerOps`."""
-        return attend_layer(qkv, qk_norm, self._stand, self._stand.places[layer], self._ways)
+        ahead = self._ahead[layer] if self._ahead else None
+        return attend_layer(qkv, qk_norm, self._stand, self._stand.places[layer], self._ways, ahead)
 
     def gate(self, gate_up: Tensor) -> Tensor:
         """As in `LayerOps`."""

@@ -17,6 +17,7 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
+from reference_mechanisms.kernels.step.fetching import fetch, fetched
 from reference_mechanisms.kernels.step.following import follow_on, how, precede
 from reference_mechanisms.kernels.step.fused_attention import CHUNK, GROUP, JOINED, join_chunks, joined
 from reference_mechanisms.kernels.step.twin import WAYS, Stand, Ways
@@ -52,11 +53,11 @@ def _cached(place, cells, behind, old, HALF: tl.constexpr):
 
 @triton.jit
 def _attend_layer(
-    qkv, gains, table, positions, place, seen_low, seen_high, parts, out, tickets,
-    capacity, chunks, rows, scale, eps,
+    qkv, gains, table, positions, place, seen_low, seen_high, parts, out, tickets, ahead,
+    capacity, chunks, rows, scale, eps, ahead_bytes,
     GROUPED: tl.constexpr, TOGETHER: tl.constexpr, HALF: tl.constexpr, CELLS: tl.constexpr,
     SPAN: tl.constexpr, KV: tl.constexpr, NORMS: tl.constexpr, JOINS: tl.constexpr, BATCH: tl.constexpr,
-    EARLY: tl.constexpr, PDL: tl.constexpr,
+    EARLY: tl.constexpr, FETCHES: tl.constexpr, PDL: tl.constexpr,
 ):  # fmt: skip
     precede(PDL)
     tile, head, chunk = tl.program_id(0), tl.program_id(1), tl.program_id(2)
@@ -70,6 +71,7 @@ def _attend_layer(
     start = chunk * SPAN
     columns = start + tl.arange(0, SPAN)
     if not EARLY:
+        fetch(ahead, ahead_bytes, FETCHES)
         follow_on(PDL)
     fresh = tl.load(positions)
     low = tl.load(seen_low + row, mask=own, other=1 << 40)
@@ -83,6 +85,7 @@ def _attend_layer(
     old = (columns >= first) & (columns < last) & (columns < fresh)
     if EARLY:
         key_low, key_high, value = _cached(place, cells, behind, old & (reads | writes), HALF)
+        fetch(ahead, ahead_bytes, FETCHES)
         follow_on(PDL)
     if reads | writes:
         if not EARLY:
@@ -149,7 +152,12 @@ def _attend_layer(
 
 
 def attend_layer(
-    qkv: Tensor, qk_norm: Tensor | None, stand: Stand, place: Tensor, ways: Ways = WAYS
+    qkv: Tensor,
+    qk_norm: Tensor | None,
+    stand: Stand,
+    place: Tensor,
+    ways: Ways = WAYS,
+    ahead: Tensor | None = None,
 ) -> Tensor:
     """Norm and rotate queries and keys, write keys and values, attend; as `LayerOps.attend`.
 
@@ -159,6 +167,7 @@ def attend_layer(
         stand: of the rows, at consecutive positions.
         place: cache of the layer; what no row sees is not read, but for the rows of a tile of another.
         ways: of which `joins` needs the stand's tickets.
+        ahead: weights of the next product, of which `Ways.fetch` MiB are fetched meanwhile.
     """
     rows, all_heads, dim = qkv.shape
     kv_heads, capacity = place.shape[0] // 2, place.shape[1]
@@ -172,13 +181,14 @@ def attend_layer(
         )
     parts = torch.empty((rows, heads, chunks, dim + 2), dtype=torch.float32, device=qkv.device)
     out = torch.empty((rows, heads * dim), dtype=qkv.dtype, device=qkv.device)
-    seen = stand.seen
+    seen, options = stand.seen, how(qkv.device)
+    weights, count = fetched(ahead, ways.fetch if options["PDL"] else 0)
     _attend_layer[(tiles, kv_heads, chunks)](
         qkv, qkv if qk_norm is None else qk_norm, stand.rotations, stand.positions, place, seen.low,
-        seen.high, parts, out, parts if tickets is None else tickets, capacity, chunks, rows, dim**-0.5,
-        stand.eps,
+        seen.high, parts, out, parts if tickets is None else tickets, qkv if weights is None else weights,
+        capacity, chunks, rows, dim**-0.5, stand.eps, count,
         GROUPED=grouped, TOGETHER=together, HALF=dim // 2, CELLS=max(GROUP, triton.next_power_of_2(grouped)),
         SPAN=CHUNK, KV=kv_heads, NORMS=qk_norm is not None, JOINS=tickets is not None, BATCH=JOINED,
-        EARLY=ways.early, **how(qkv.device),
+        EARLY=ways.early, FETCHES=weights is not None, **options,
     )  # fmt: skip
     return join_chunks(parts, seen, out, early=ways.early) if tickets is None else out

@@ -38,6 +38,7 @@ class Ways(NamedTuple):
     # What earlier forwards wrote is read while the launch in front still runs. Right only if between two
     # forwards, and behind the positions of this one, lies a launch that does not overlap (a torch operation).
     early: bool = False
+    fetch: int = 0  # MiB of the next product's weights that attention brings into L2, where it knows them
     gates: bool = False  # gates open in the launch of their product; needs weights that are loaded for it
 
 

@@ -7,6 +7,7 @@ Prints one JSON object: kernel -> bytes of the machine code and which waits and 
 
 from __future__ import annotations
 
+import itertools
 import json
 import re
 import sys
@@ -24,7 +25,8 @@ BF16, WIDE, WHOLE = "*bf16", "*fp32", "*i64"
 CHUNKS = {"GROUPED": 4, "TOGETHER": 4, "CELLS": 16, "SPAN": 64}
 SEEN = {"seen_low": WHOLE, "seen_high": WHOLE}
 LAYER = dict.fromkeys(("qkv", "gains", "table", "place", "out"), BF16)
-LAYER |= {"positions": WHOLE, "parts": WIDE, "tickets": "*i32", **SEEN}
+LAYER |= {"positions": WHOLE, "parts": WIDE, "tickets": "*i32", "ahead": "*u8", **SEEN}
+LAYER_WAYS = ("JOINS", "EARLY", "FETCHES")
 LAYERED = CHUNKS | {"HALF": 64, "KV": 8, "NORMS": True, "BATCH": 8}
 # Kernel, types of its pointers, its constants, warps. Whatever is left are whole numbers, but for these.
 FRACTIONS = ("eps", "scale", "unit_eps")
@@ -60,9 +62,13 @@ KERNELS: tuple[tuple[Any, dict[str, str], dict[str, Any], int], ...] = (
         for chunks, early in ((0, False), (0, True), (9, False), (16, True))
     ),
     *(
-        (fused_layer_attention._attend_layer, LAYER, LAYERED | {"JOINS": joins, "EARLY": early}, 4)
-        for joins in (False, True)
-        for early in (False, True)
+        (
+            fused_layer_attention._attend_layer,
+            LAYER,
+            LAYERED | {"JOINS": joins, "EARLY": early, "FETCHES": fetches},
+            4,
+        )
+        for joins, early, fetches in itertools.product((False, True), repeat=3)
     ),
     (fused_settling._best, {"logits": BF16, "tops": WIDE, "places": "*i32"}, {"PART": 2048}, 4),
     (
@@ -107,7 +113,7 @@ def compiled(capability: int, names: Collection[str] = ()) -> dict[str, Any]:
             options["enable_fp_fusion"] = False
         made = triton.compile(source, target=target, options=options)
         text = made.asm["ptx"]
-        ways = [name.lower() for name in ("JOINS", "EARLY") if values.get(name)]
+        ways = [name.lower() for name in LAYER_WAYS if values.get(name)]
         ways += [f"{values['CHUNKS']} chunks"] if values.get("CHUNKS") else []
         found[" ".join((kernel.__name__, *ways))] = {
             "bytes": len(made.asm["cubin"]),
@@ -118,6 +124,7 @@ def compiled(capability: int, names: Collection[str] = ()) -> dict[str, Any]:
             "first_store": text.find("st.global"),
             "first_load": text.find("ld.global"),
             "tickets": text.count("atom."),
+            "fetches": text.count("cp.async.bulk.prefetch.L2.global"),
             # How a product lies over the warps decides in which order its rows are summed.
             "layouts": sorted(set(re.findall(r"#ttg\.nvidia_mma<[^\n]*", made.asm["ttgir"]))),
             "products": "mma.sync" in text,

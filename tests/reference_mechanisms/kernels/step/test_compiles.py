@@ -43,7 +43,7 @@ def test_kernels_compile(tmp_path: Path, capability: int, names: tuple[str, ...]
     )
     assert ran.returncode == 0, ran.stderr[-2000:]
     found = json.loads(ran.stdout)
-    assert len(found) == (len(names) or 26)
+    assert len(found) == (len(names) or 30)
     for name, told in found.items():
         assert told["bytes"] > 1000
         assert told["shared"] <= SHARED, name
@@ -55,6 +55,7 @@ def test_kernels_compile(tmp_path: Path, capability: int, names: tuple[str, ...]
         # the warp's own product, whatever the number of rows
         assert told["products"] == (name.split()[0] in PRODUCTS), name
         assert told["tickets"] == ("joins" in name), name
+        assert told["fetches"] == ("fetches" in name), name
         assert not told["group_products"], name
     # What a step computes behind a row is computed again where the row is kept: by the same roundings.
     step, kept = found["_recur"], found["_replay_rows"]

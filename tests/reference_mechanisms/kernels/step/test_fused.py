@@ -137,9 +137,13 @@ def test_every_way_gives_the_same_bits(dtype: torch.dtype, low: int) -> None:
     def run(ways: twin.Ways) -> tuple[Tensor, Tensor]:
         stand = stand_at(125, 7, start.clone())._replace(tickets=tickets)
         stand = stand._replace(seen=stand.seen._replace(low=torch.full((7,), low, device=DEVICE)))
-        return fused.FusedOps(stand, ways).attend(0, qkv, None), stand.places[0]
+        return fused.FusedOps(stand, ways, ahead).attend(0, qkv, None), stand.places[0]
 
+    ahead = [torch.zeros(3 << 20, dtype=torch.uint8, device=DEVICE)]
     expected, cache = run(twin.Ways())
+    found, kept = run(twin.Ways(fetch=2))
+    assert torch.equal(found, expected)
+    assert torch.equal(kept, cache)
     for joins, early in ((True, False), (False, True), (True, True), (True, True)):
         found, kept = run(twin.Ways(joins=joins, early=early))
         assert torch.equal(found, expected)

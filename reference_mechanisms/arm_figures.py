@@ -1,6 +1,6 @@
-"""Measures what an arm's figures are made of: worth of children, agreement of level one, prices of passes.
+"""Measures what an arm's figures are made of: what its trees are worth, agreement and price of a first level.
 
-Prices are of forwards without CUDA graphs, for a single request: they hold for arms with `graphs = false`.
+Of a first level prices are of forwards without CUDA graphs, for a single request, as two levels run them.
 """
 
 from __future__ import annotations
@@ -10,14 +10,12 @@ from pathlib import Path
 from typing import NamedTuple
 
 from reference_mechanisms.arm_targets import Loaded, setup_of, tree_setup_of
+from reference_mechanisms.arm_tree_figures import lanes_maker, tree_figures_of
 from reference_mechanisms.arms import ArmSettings, ParameterError
 from reference_mechanisms.drafters.binding import Bound
 from reference_mechanisms.drafters.protocol import Drafter
-from reference_mechanisms.drafters.tracing import traced
-from reference_mechanisms.drafters.trained import Drafting
-from reference_mechanisms.verification.budgeting import Costs
-from reference_mechanisms.verification.calibrating import calibrate
-from reference_mechanisms.verification.tree_figures import TreeFigures, write_tree_figures
+from reference_mechanisms.engine.pricing import Outputs
+from reference_mechanisms.verification.tree_figures import write_tree_figures
 from reference_mechanisms.verification.two_level.figures import write_figures
 from reference_mechanisms.verification.two_level.gain import Measured, best_rounds
 from reference_mechanisms.verification.two_level.level_one import level_one_of
@@ -25,12 +23,9 @@ from reference_mechanisms.verification.two_level.measuring import (
     Measuring,
     device_clock,
     measure,
-    pass_seconds,
-    steps_of,
 )
 from reference_mechanisms.verification.two_level.settings import MAX_ROUNDS
 
-RANKS = 8  # candidates of a position whose worth is estimated
 WIDTHS = (1, 2, 4, 8, 12, 16, 24, 32, 48, 64, 65)  # rows of the passes that are timed
 
 
@@ -93,25 +88,11 @@ def write_arm_figures(
         raise ParameterError(
             "there is nothing to measure: give the arm a `tree`, or `two_level` with a level one"
         )
-    chains = Drafting(drafts=arm.drafts)
-    drafter = bound.new_drafter(chains)
-    context = [token for prompt in sample.prompts for token in prompt][: loaded.context_length // 2]
-    verify = {width: pass_seconds(loaded.target, context, width, clock) for width in WIDTHS}
-    traces = traced(
-        loaded.target, drafter, sample.prompts, tokens=sample.tokens, depths=arm.drafts, ranks=RANKS
-    )
-    draft = steps_of(
-        loaded.target, bound.new_drafter(chains), sample.prompts[:1], sample.tokens, clock
-    ).draft_seconds
-    figures = TreeFigures(
-        calibration=calibrate(traces, depths=arm.drafts, ranks=RANKS), costs=Costs(draft, verify)
-    )
-    write_tree_figures(out, tree_setup_of(loaded, drafter_sha256), figures)
-    first = ", ".join(f"{worth:.3f}" for worth in figures.calibration.on_spine[0][:3])
-    return (
-        f"{len(traces)} drafts; the first three children of the anchor are right with {first}, off the best "
-        f"path times {figures.calibration.off_spine:.2f}"
-    )
+    outputs = Outputs(sample.prompts, sample.tokens)
+    new_lanes = lanes_maker(loaded, outputs, arm.drafts)
+    trees = tree_figures_of(arm, loaded, bound, outputs, clock, new_lanes)
+    write_tree_figures(out, tree_setup_of(loaded, drafter_sha256), trees.figures)
+    return trees.about
 
 
 def _advice(measured: Measured) -> str:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Mapping
 
 from reference_mechanisms.arms import ArmSettings, ParameterError
@@ -10,6 +11,8 @@ from reference_mechanisms.engine.lanes import ROW_STEP, Lanes, Static
 from reference_mechanisms.engine.probe import Probe, probe_lanes
 from reference_mechanisms.engine.target import Target
 from reference_mechanisms.errors import TargetError
+from reference_mechanisms.verification.budgeting import best_rows
+from reference_mechanisms.verification.tree_figures import TreeFigures
 
 
 def lanes_of(arms: Mapping[str, ArmSettings], target: Target, capacity: int) -> Lanes | None:
@@ -26,18 +29,45 @@ def lanes_of(arms: Mapping[str, ArmSettings], target: Target, capacity: int) -> 
                 f"arms[{name}].params: `recheck` = 'near-ties' does not run in steps of fixed shape; give "
                 f"`graphs = false` to every arm, so that all round alike"
             )
-        if arm.graphs and arm.tree_measured:
-            raise ParameterError(
-                f"arms[{name}].params: `tree_budget` = 'measured' cuts trees to what pays, and a step of "
-                f"fixed shape costs the same however few nodes it holds; leave it out, or give "
-                f"`graphs = false` to every arm"
-            )
     most = max(arm.rows for arm in arms.values() if arm.graphs)
     rows = -(-most // ROW_STEP) * ROW_STEP
     try:
         return Lanes(target, capacity, Static(rows, Graphs(target.device)))
     except TargetError as error:
         raise ParameterError(str(error)) from None
+
+
+def budgeted(
+    arms: Mapping[str, ArmSettings], figures: Mapping[str, TreeFigures], *, stepped: bool
+) -> dict[str, ArmSettings]:
+    """Settle measured budgets for steps of fixed shape, which cost the same however few nodes they hold.
+
+    Args:
+        arms: of the session.
+        figures: of the arms whose trees go by measured figures.
+        stepped: single requests run in steps of fixed shape, where an arm does not refuse them.
+
+    Raises:
+        ParameterError: the figures of an arm hold no step that its tree fits.
+    """
+    found = dict(arms)
+    for name, arm in arms.items():
+        if not (stepped and arm.graphs and arm.tree_measured) or arm.tree is None:
+            continue
+        try:
+            found[name] = dataclasses.replace(arm, tree=_nodes(arm.tree, figures[name]), tree_measured=False)
+        except ValueError as error:
+            raise ParameterError(
+                f"arms[{name}].params: `tree_figures`: {error}; measure again with this `tree`"
+            ) from None
+    return found
+
+
+def _nodes(tree: int, figures: TreeFigures) -> int:
+    """Of up to `tree`, as many as give the most tokens a second."""
+    if figures.costs is None or figures.tokens is None:
+        raise ValueError("no step of trees was priced")
+    return min(tree, best_rows(figures.tokens, figures.costs, -(-(1 + tree) // ROW_STEP) * ROW_STEP) - 1)
 
 
 def lanes_for(lanes: Lanes | None, arm: ArmSettings) -> Lanes | None:

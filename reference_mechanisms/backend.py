@@ -26,7 +26,7 @@ from reference_mechanisms.arm_drafters import (
 )
 from reference_mechanisms.arm_figures import Sample, write_arm_figures
 from reference_mechanisms.arm_fitting import Deployed, hold_session
-from reference_mechanisms.arm_steps import lanes_for, lanes_of, probed, shapes_of, verification_of
+from reference_mechanisms.arm_steps import budgeted, lanes_for, lanes_of, probed, shapes_of, verification_of
 from reference_mechanisms.arm_targets import (
     Loaded,
     dense_trees,
@@ -111,6 +111,7 @@ class ReferenceSession:
             self._dense = dense_trees(self._arms, self._target)
             self._digests = {name: weights_sha256(one.path) for name, one in self._folders.items()}
             self._tree_figures = tree_figures(self._arms, self._loaded, self._digests)
+            self._arms = budgeted(self._arms, self._tree_figures, stepped=device.type == "cuda")
             self._two_level = two_levels(self._arms, self._loaded, self._dense, taps)
             hold_buckets(self._arms)
             hold_step_costs(self._arms, self._loaded, deployment.weights_format)

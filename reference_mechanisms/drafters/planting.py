@@ -5,13 +5,11 @@ The networks and caches are those of the programs for chains; what differs is wh
 
 from __future__ import annotations
 
-import math
 from collections.abc import Sequence
 from typing import NamedTuple
 
 import torch
 from torch import Tensor
-from torch.nn import functional as F
 
 from reference_mechanisms.drafters.blocks import attend
 from reference_mechanisms.drafters.dflash import DFlash, Head
@@ -25,7 +23,7 @@ from reference_mechanisms.kernels.step.choice import kernels_for
 from reference_mechanisms.kernels.step.tree_choice import tree_kernels_for
 from reference_mechanisms.kernels.step.trees import Seeds, TreeKernels, TreeTurn, put
 from reference_mechanisms.kernels.step.twin import write
-from reference_mechanisms.verification.calibrating import Calibrated, Calibration
+from reference_mechanisms.verification.calibrating import Calibrated, Calibration, Numbers
 from reference_mechanisms.verification.growing import (
     Branching,
     Children,
@@ -64,15 +62,13 @@ def planter_of(
 class _Worth:
     """Puts calibrated probabilities in place of a drafter's own, if there are any."""
 
-    def __init__(self, calibration: Calibration | None, device: torch.device) -> None:
-        self._calibration = calibration
-        self._logarithms = None if calibration is None else calibration.logarithms(device)
+    def __init__(self, planting: Planting, device: torch.device) -> None:
+        made = planting.calibration
+        self._numbers = None if made is None else made.numbers(planting.levels, device)
 
     def __call__(self, branching: Branching) -> Branching:
         """For one tree."""
-        if self._calibration is None:
-            return branching
-        return Calibrated(branching, self._calibration, self._logarithms)
+        return branching if self._numbers is None else Calibrated(branching, self._numbers)
 
 
 class Listing:
@@ -92,13 +88,10 @@ class Listing:
         self._nodes, self._count = planting.nodes, min(planting.nodes, vocabulary)
         self._kernels = kernels
         self._off = torch.zeros(1, dtype=torch.float64, device=device)
-        self._worth: Tensor | None = None  # [levels, children], calibrated
+        self._numbers: Numbers | None = None
         if planting.calibration is not None:
-            on_spine, off_spine = planting.calibration.logarithms(device)
-            known = on_spine[: planting.levels, : self._count]
-            missing = (0, self._count - known.shape[1], 0, planting.levels - known.shape[0])
-            self._worth = F.pad(known, missing, value=-math.inf)
-            self._off.fill_(off_spine)
+            self._numbers = planting.calibration.numbers(planting.levels, device)
+            self._off.fill_(self._numbers.off_spine)
 
     def __call__(self, logits: Tensor, target_ids: Tensor | None, turn: TreeTurn) -> None:
         """Plant.
@@ -110,7 +103,8 @@ class Listing:
         """
         ids, worth = self._kernels.candidates(logits, self._count)
         ids = ids if target_ids is None else target_ids[ids]
-        worth = worth if self._worth is None else self._worth
+        if self._numbers is not None:
+            worth = self._numbers.worth(worth, slice(None))
         self._kernels.plant(Seeds(ids, worth, self._off), self._nodes, turn)
 
 
@@ -127,7 +121,7 @@ class BlockTreeProgram(BlockProgram):
         """Plant with `model`; arguments as of `planter_of`."""
         super().__init__(model, *ends, planting.levels, positions)
         config, device = model.config, model.fc.weight.device
-        self._nodes, self._worth = planting.nodes, _Worth(planting.calibration, device)
+        self._nodes, self._worth = planting.nodes, _Worth(planting, device)
         kernels = kernels_for(device, model.fc.weight.dtype, config.sizes.head_dim)
         self._listing: Listing | None = None
         if type(model) is DFlash:
@@ -172,7 +166,7 @@ class LevelTreeProgram(ChainProgram):
     ) -> None:
         """Plant with `model`; arguments as of `planter_of`."""
         super().__init__(model, *ends, planting.levels, positions + planting.levels * LEVEL_WIDTH)
-        self._nodes, self._worth = planting.nodes, _Worth(planting.calibration, model.fc.weight.device)
+        self._nodes, self._worth = planting.nodes, _Worth(planting, model.fc.weight.device)
 
     @torch.inference_mode()
     def plant(self, turn: TreeTurn) -> None:

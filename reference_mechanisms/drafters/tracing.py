@@ -1,7 +1,7 @@
-"""Records how a drafter ranks what the target says: the traces that calibrate its trees.
+"""Records what a drafter thinks of what the target says: the traces that calibrate its trees.
 
 At every step of ordinary decoding with the drafter's own chains the drafter is asked, level by level, for its
-candidates behind the target's own tokens, and the rank of the next one is kept.
+candidates behind the target's own tokens; their probabilities and the rank of the next one are kept.
 """
 
 from __future__ import annotations
@@ -14,25 +14,27 @@ from reference_mechanisms.drafters.calibration import Recorded
 from reference_mechanisms.drafters.protocol import Proposal, Wanted
 from reference_mechanisms.drafters.trained import TrainedDrafter
 from reference_mechanisms.engine.decode import Decoder
+from reference_mechanisms.engine.lanes import Lanes
 from reference_mechanisms.engine.target import Target
 from reference_mechanisms.request import Request, Sampling
+from reference_mechanisms.verification.calibrating import Judged
 
 
 class TracingDrafter:
     """A drafter with weights that keeps its traces; `drafters.protocol.ContextDrafter`."""
 
-    def __init__(self, inner: TrainedDrafter, recorded: Recorded, depths: int, ranks: int) -> None:
+    def __init__(self, inner: TrainedDrafter, recorded: Recorded, depths: int, candidates: int) -> None:
         """Draft as `inner` does.
 
         Args:
             inner: drafts chains.
             recorded: the target's own continuations, by prompt.
             depths: positions of a trace, at most.
-            ranks: candidates that are looked at.
+            candidates: of a position, that are looked at.
         """
-        self._inner, self._recorded, self._depths, self._ranks = inner, recorded, depths, ranks
+        self._inner, self._recorded, self._depths, self._candidates = inner, recorded, depths, candidates
         self.taps = inner.taps
-        self.traces: list[list[int]] = []  # as in `verification.calibrating.calibrate`
+        self.traces: list[list[Judged]] = []  # as in `verification.calibrating.calibrate`
         self._texts: dict[int, Sequence[int]] = {}
 
     def begin(self, slot: int, request: Request) -> None:
@@ -49,7 +51,7 @@ class TracingDrafter:
         for one in wanted:
             truth = self._texts[one.slot][len(one.token_ids) :][: min(self._depths, one.limit)]
             if truth:
-                self.traces.append(self._inner.ranks(one, truth, self._ranks))
+                self.traces.append(self._inner.judged(one, truth, self._candidates))
         return self._inner.propose(wanted)
 
 
@@ -60,8 +62,9 @@ def traced(
     *,
     tokens: int,
     depths: int,
-    ranks: int,
-) -> list[list[int]]:
+    candidates: int,
+    lanes: Lanes | None = None,
+) -> list[list[Judged]]:
     """Traces of single greedy requests.
 
     Args:
@@ -70,15 +73,16 @@ def traced(
         prompts: token ids.
         tokens: of each output.
         depths: positions of a trace, at most: the drafter's own drafts.
-        ranks: candidates that are looked at.
+        candidates: of a position, that are looked at.
+        lanes: the target's steps of fixed shape; None: in as many rows as are needed.
     """
-    decoder = Decoder(target, (), lambda _ids: "", max(map(len, prompts)) + tokens)
+    decoder = Decoder(target, (), lambda _ids: "", max(map(len, prompts)) + tokens, lanes=lanes)
     requests = [
         Request(name=f"prompt {number}", prompt=tuple(prompt), sampling=Sampling(max_tokens=tokens))
         for number, prompt in enumerate(prompts)
     ]
     recorded = {one.prompt: decoder.continuation([one])[0] for one in requests}
-    tracing = TracingDrafter(drafter, recorded, depths, ranks)
+    tracing = TracingDrafter(drafter, recorded, depths, candidates)
     for one in requests:
         for _ in decoder.stream([one], tracing):
             pass

@@ -25,7 +25,7 @@ from reference_mechanisms.engine.cache import KVCache
 from reference_mechanisms.request import Request
 from reference_mechanisms.sampling import request_key, uniform
 from reference_mechanisms.verification.budgeting import Costs, paying
-from reference_mechanisms.verification.calibrating import MISSED, Calibrated, Calibration
+from reference_mechanisms.verification.calibrating import MISSED, Calibrated, Calibration, Judged
 from reference_mechanisms.verification.growing import Branching, grow, trees_of
 
 
@@ -188,7 +188,7 @@ class TrainedDrafter(ABC):
         """The best tree of each request, by its slot."""
         branching, drafting = self._branching(asked, budget), self._drafting
         if drafting.calibration is not None:
-            branching = Calibrated(branching, drafting.calibration)
+            branching = Calibrated(branching, drafting.calibration.numbers(drafting.drafts, self._device))
         grown = grow(
             branching,
             self._anchors(asked),
@@ -208,7 +208,7 @@ class TrainedDrafter(ABC):
         }
 
     @torch.inference_mode()
-    def ranks(self, one: Wanted, truth: Sequence[int], count: int) -> list[int]:
+    def judged(self, one: Wanted, truth: Sequence[int], count: int) -> list[Judged]:
         """Where the target's own tokens stand among the candidates of each position behind the ones before.
 
         Args:
@@ -217,15 +217,17 @@ class TrainedDrafter(ABC):
             count: candidates.
 
         Returns:
-            Ranks from 0 up to the first token that is not among the candidates, `MISSED`.
+            Positions up to the first whose token is not among the candidates, `MISSED`.
         """
         self._absorb([one])
-        branching, found = self._branching([one], count), []
+        branching, found = self._branching([one], count), list[Judged]()
         before = self._anchors([one])[:, None]
         for depth, token in enumerate(truth):
-            candidates = branching.children(depth, before, torch.zeros_like(before)).token_ids[0, 0].tolist()
-            found.append(candidates.index(token) if token in candidates[:count] else MISSED)
-            if found[-1] == MISSED:
+            ids, scores = branching.children(depth, before, torch.zeros_like(before))
+            candidates = ids[0, 0, :count].tolist()
+            rank = candidates.index(token) if token in candidates else MISSED
+            found.append(Judged(scores[0, 0, :count].float().cpu(), rank))
+            if rank == MISSED:
                 break
             before = torch.full_like(before, token)
         return found

@@ -148,7 +148,7 @@ class Decoder:
         reader = drafter if isinstance(drafter, ContextDrafter) else None
         taps = () if reader is None else reader.taps
         drives = self._rules.plain_greedy and request.sampling.greedy and not request.sampling.adjusts
-        lane = _driving(lanes, taps, drafter) if drives else None
+        lane = driving_lane(lanes, taps, drafter) if drives else None
         logits, tapped = lanes.prefill(request.prompt, taps)
         event = self._turns.emit(live, Proposal(()), logits, argmax(logits), None)
         if lane is not None:
@@ -200,8 +200,14 @@ class Decoder:
         return self.target.logits(hidden[-1:]), torch.cat(tapped)
 
 
-def _driving(lanes: Lanes, taps: Sequence[int], drafter: Drafter) -> Lane | None:
-    """The lane in which a drafter drives itself, if it can."""
+def driving_lane(lanes: Lanes, taps: Sequence[int], drafter: Drafter) -> Lane | None:
+    """The lane in which a drafter drives itself; None: it cannot.
+
+    Args:
+        lanes: of the target.
+        taps: layers that the drafter reads.
+        drafter: of a greedy request.
+    """
     if isinstance(drafter, NoDrafter):
         return lanes.driving(taps, None)
     if isinstance(drafter, PlantingDrafter) and drafter.nodes is not None:

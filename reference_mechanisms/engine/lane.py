@@ -106,6 +106,26 @@ class Lane(ABC):
             self._mail.send()
         return self._read(self._mail.receive(), start)
 
+    def replay(self, anchor: int, start: int, limit: int, steps: int) -> None:
+        """Run steps one behind the other and read none of them: for a clock.
+
+        Args:
+            anchor: where the first one stands.
+            start: its position; as many behind it as the steps can accept must be free.
+            limit: most draft tokens that can be used, one behind the other.
+            steps: to run.
+        """
+        self._mail.clear()
+        self._stand(anchor, start, limit)
+        for _ in range(steps):
+            self._whole()
+
+    def redraft(self, drafts: int) -> None:
+        """Make the next draft so many times, if the lane makes any: for a clock."""
+        if self._first is not None:
+            for _ in range(drafts):
+                self._first()
+
     def _ran(self) -> list[int]:
         """The report of one step of what was loaded."""
         self._mail.clear()

@@ -52,6 +52,27 @@ def best_budget(path_probabilities: Sequence[float], costs: Costs) -> int:
     return best
 
 
+def best_rows(tokens: Mapping[int, float], costs: Costs, most: int) -> int:
+    """Rows of the steps of fixed shape with the most tokens a second; the fewer of equals.
+
+    Args:
+        tokens: rows of a step -> tokens of one, mean.
+        costs: of these steps.
+        most: rows.
+
+    Raises:
+        ValueError: no entry has so few rows, or one has no price.
+    """
+    rates = {
+        rows: told / (costs.draft + costs.verify[rows])
+        for rows, told in sorted(tokens.items())
+        if rows <= most and rows in costs.verify
+    }
+    if not rates:
+        raise ValueError(f"no steps of at most {most} rows are among the measured ones: {sorted(tokens)}")
+    return max(rates, key=lambda rows: rates[rows])
+
+
 def paying(tree: DraftTree, costs: Costs) -> DraftTree:
     """The beginning of a tree in the order of its probabilities that is worth most at these costs."""
     worth = [math.exp(found) for found in tree.path_log_probabilities]

@@ -1,12 +1,12 @@
-"""What a child is really worth: measured from recorded drafts, by rank, and less behind a sibling.
+"""What a child is really worth: the drafter's own probability, mapped to what recorded drafts say of it.
 
-A block drafter fills all positions as if its own best tokens stood in front. Behind any other token its
-list is worth less, so a node's probability is the product over its path of c[depth, rank], the share of
-recorded positions where the target's token had this rank with only best tokens in front, times the off-spine
-multiplier for each token that stands behind one which was not the best. Source of the observation and of the
-multiplier: the public findings of rmagur1203/vllm-ddtree (2026).
+A drafter's log-probability of a child becomes slope x log-probability + offset, by depth, and at most 0: a
+map of two numbers keeps what the drafter knows of each draft apart, which a table of hit rates by rank
+throws away. Behind a token that was not the best of its list a block drafter's list is worth less, as it
+was made for another text: there, a child is worth the off-spine multiplier times as much. Source of that
+observation and of the multiplier: the public findings of rmagur1203/vllm-ddtree (2026).
 
-Ranks are counted from 0. Pure functions on recorded ranks; `Calibrated` puts the result into `growing.grow`.
+Ranks are counted from 0. Pure functions on recorded drafts; `Calibrated` puts the result into `growing.grow`.
 """
 
 from __future__ import annotations
@@ -22,130 +22,170 @@ from torch import Tensor
 from reference_mechanisms.verification.growing import Branching, Children
 
 MISSED = -1  # the target's token was not among the candidates
+SHRINK = 30.0  # strength of the map of all depths in that of one: as of so many children that were right
+TRUST = 10.0  # strength of an off-spine multiplier of 1: as of so many expected hits that came
+STEEPEST, FLATTEST, FARTHEST = 4.0, 0.25, 4.0  # slopes, and size of an offset, that a fit may have
+ROUNDS, STEP, CLOSE = 100, 1.0, 1e-9  # of Newton's method: most rounds, longest step, change at which it ends
+START = (1.0, 0.0)  # the drafter's own probability
+
+
+class Judged(NamedTuple):
+    """A position of a recorded draft, behind the target's own tokens."""
+
+    log_probabilities: Tensor  # of the candidates, the best first, [candidates]
+    rank: int  # of the target's token among them, or `MISSED`
+
+
+class Line(NamedTuple):
+    """The map of one depth."""
+
+    slope: float
+    offset: float
 
 
 @dataclass(frozen=True, slots=True)
 class Calibration:
-    """Probabilities of children by depth and rank."""
+    """Maps of a drafter's log-probabilities by depth."""
 
-    on_spine: tuple[tuple[float, ...], ...]  # [depth][rank], behind best tokens only
+    lines: tuple[Line, ...]  # of each depth; behind the last one, the last
     off_spine: float  # factor of a child that has another token in front
 
     def __post_init__(self) -> None:
-        """Hold that no child is likelier than its parent.
+        """Hold that no child is likelier than its parent, and the order of a list is kept.
 
         Raises:
             ValueError: naming the field.
         """
-        if not self.on_spine or len({len(row) for row in self.on_spine}) != 1:
-            raise ValueError("`on_spine` needs as many ranks at every depth, and one depth at least")
-        for depth, row in enumerate(self.on_spine):
-            if not row or min(row) < 0.0 or sum(row) > 1.0 + 1e-9:
-                raise ValueError(f"`on_spine`[{depth}] is no part of a distribution: {row}")
+        if not self.lines:
+            raise ValueError("`lines` needs one depth at least")
+        for depth, (slope, offset) in enumerate(self.lines):
+            if not (0.0 < slope < math.inf and math.isfinite(offset)):
+                raise ValueError(f"`lines`[{depth}]: a slope above 0 and an offset, not {slope} and {offset}")
         if not 0.0 <= self.off_spine <= 1.0:
             raise ValueError(f"`off_spine` is {self.off_spine}; it lies in 0..1")
 
-    def probability(self, ranks: Sequence[int]) -> float:
-        """Of a path of these ranks."""
-        found, spine = 1.0, True
-        for depth, rank in enumerate(ranks):
-            found *= self.on_spine[depth][rank] * (1.0 if spine else self.off_spine)
-            spine = spine and rank == 0
-        return found
-
-    def logarithms(self, device: torch.device) -> Logarithms:
-        """As tensors on a device."""
-        on, off = (
-            torch.tensor(part, dtype=torch.float64, device=device).log()
-            for part in (self.on_spine, self.off_spine)
-        )
-        return Logarithms(on, off)
+    def numbers(self, depths: int, device: torch.device) -> Numbers:
+        """As tensors on a device, for so many depths."""
+        lines = [self.lines[min(depth, len(self.lines) - 1)] for depth in range(depths)]
+        slopes, offsets = torch.tensor(lines, dtype=torch.float32, device=device).unbind(1)
+        off = torch.tensor(self.off_spine, dtype=torch.float64, device=device).log()
+        return Numbers(slopes[:, None].contiguous(), offsets[:, None].contiguous(), off)
 
 
-class Logarithms(NamedTuple):
-    """Logarithms of a calibration, float64."""
+class Numbers(NamedTuple):
+    """A calibration on a device."""
 
-    on_spine: Tensor  # [depths, ranks]
-    off_spine: Tensor  # []
+    slopes: Tensor  # [depths, 1]
+    offsets: Tensor  # [depths, 1]
+    off_spine: Tensor  # [], logarithm, float64
+
+    def worth(self, log_probabilities: Tensor, depths: slice) -> Tensor:
+        """Of children of these depths on the spine, in fixed shapes and without a question to the device.
+
+        Args:
+            log_probabilities: as the drafter says, [depths, children] or [..., children] of one depth.
+            depths: whose they are.
+        """
+        wide = log_probabilities.to(torch.float32)
+        return torch.addcmul(self.offsets[depths], wide, self.slopes[depths]).clamp_max_(0.0)
 
 
-def calibrate(traces: Sequence[Sequence[int]], *, depths: int, ranks: int) -> Calibration:
-    """Estimate from recorded drafts.
+def calibrate(traces: Sequence[Sequence[Judged]], *, depths: int) -> Calibration:
+    """Fit to recorded drafts.
 
-    c is the share of each rank among the positions behind best tokens. The multiplier is the number of hits
-    off the spine over the number that c expects there: unbiased once c is, and a ratio of sums needs no
-    search. A depth that no record reaches on the spine has no probability: 0. Without a record off the spine,
-    or where c expects nothing there, the multiplier is 0, so that no node is drafted on no evidence.
+    A child's chance to be the target's token is taken as exp(slope x log-probability + offset), and the map
+    is the most likely one for independent children: a Poisson model, which needs no sum over the vocabulary
+    and makes as many hits expected as were seen. It is fitted to all depths together, then to each with that
+    one in front of it as so many samples (`SHRINK`): a depth that few records reach has nearly the map of
+    all, and none has a chance of 0. The off-spine multiplier is the number of hits off the spine over what
+    the maps expect there, drawn towards 1 (`TRUST`), which is what the drafter says.
 
     Args:
-        traces: of each draft, the rank of the target's token among the drafter's candidates behind the
-            target's own tokens, position by position, `MISSED` where it is not among them. Cut at the end of
-            an output; what follows a miss is not looked at, because no path leads there.
+        traces: of each draft, its positions one behind the other. Cut at the end of an output; what follows a
+            miss is not looked at, because no path leads there.
         depths: most positions.
-        ranks: candidates of a position.
 
     Raises:
         ValueError: a rank is out of range, or there is no record.
     """
-    if not any(traces):
-        raise ValueError("`traces` holds no position; record drafts first")
-    counts = torch.zeros(depths, ranks, dtype=torch.float64)
-    seen = torch.zeros(depths, dtype=torch.float64)
-    off: list[tuple[int, int]] = []
+    on: list[list[Judged]] = [[] for _ in range(depths)]
+    off: list[tuple[int, Judged]] = []
     for trace in traces:
         spine = True
-        for depth, rank in enumerate(trace[:depths]):
-            if not MISSED <= rank < ranks:
-                raise ValueError(f"`traces`: rank {rank} is not in {MISSED}..{ranks - 1}")
-            if not spine:
-                off.append((depth, rank))
+        for depth, place in enumerate(trace[:depths]):
+            if not MISSED <= place.rank < len(place.log_probabilities):
+                raise ValueError(
+                    f"`traces`: rank {place.rank} is not in {MISSED}..{len(place.log_probabilities) - 1}"
+                )
+            if spine:
+                on[depth].append(place)
             else:
-                seen[depth] += 1
-                if rank != MISSED:
-                    counts[depth, rank] += 1
-            if rank == MISSED:
+                off.append((depth, place))
+            if place.rank == MISSED:
                 break
-            spine = spine and rank == 0
-    shares = counts / seen.clamp_min(1.0)[:, None]
-    expected = sum(float(shares[depth].sum()) for depth, _ in off)
-    hits = sum(rank != MISSED for _, rank in off)
-    multiplier = min(1.0, hits / expected) if expected > 0.0 else 0.0
-    return Calibration(tuple(tuple(row) for row in shares.tolist()), multiplier)
+            spine = spine and place.rank == 0
+    if not any(on):
+        raise ValueError("`traces` holds no position; record drafts first")
+    pooled = _fitted([place for places in on for place in places], START, 1e-6)
+    calibration = Calibration(tuple(_fitted(places, pooled, SHRINK) for places in on), 1.0)
+    numbers = calibration.numbers(depths, torch.device("cpu"))
+    expected = sum(
+        float(numbers.worth(place.log_probabilities.cpu(), slice(depth, depth + 1)).exp().sum())
+        for depth, place in off
+    )
+    hits = sum(place.rank != MISSED for _, place in off)
+    return Calibration(calibration.lines, min(1.0, (hits + TRUST) / (expected + TRUST)))
+
+
+def _fitted(places: Sequence[Judged], prior: tuple[float, float], strength: float) -> Line:
+    """The most likely map of places on the spine, drawn towards `prior`."""
+    line, drawn = torch.tensor(prior, dtype=torch.float64), torch.eye(2, dtype=torch.float64) * strength
+    if not places:
+        return Line(*prior)
+    scores = torch.cat([place.log_probabilities.double().cpu() for place in places])
+    features = torch.stack((scores, torch.ones_like(scores)), 1)[scores.isfinite()]
+    right = torch.tensor(
+        [float(place.log_probabilities[place.rank]) for place in places if place.rank != MISSED],
+        dtype=torch.float64,
+    )
+    hits = torch.stack((right.sum(), torch.tensor(float(len(right)), dtype=torch.float64)))
+    middle = line.clone()
+    for _ in range(ROUNDS):
+        rates = (features @ line).clamp_max(1.0).exp()
+        slope = hits - rates @ features - drawn @ (line - middle)
+        bend = (features * rates[:, None]).T @ features + drawn
+        step = torch.linalg.solve(bend, slope).clamp(-STEP, STEP)
+        line += step
+        line[0].clamp_(FLATTEST, STEEPEST)
+        line[1].clamp_(-FARTHEST, FARTHEST)
+        if float(step.abs().max()) < CLOSE:
+            break
+    return Line(*line.tolist())
 
 
 class Calibrated:
     """Children as a drafter ranks them, with calibrated probabilities instead of its own."""
 
-    def __init__(
-        self, branching: Branching, calibration: Calibration, logarithms: Logarithms | None = None
-    ) -> None:
-        """Ask `branching` for the children; ranks and depths that were not calibrated are worth nothing.
+    def __init__(self, branching: Branching, numbers: Numbers) -> None:
+        """Ask `branching` for the children.
 
         Args:
             branching: of a drafter.
-            calibration: what its children are worth.
-            logarithms: of it, on the drafter's device; None: made anew with the first level.
+            numbers: what its children are worth, for as many depths as are asked for.
         """
-        self._branching = branching
-        self._calibration, self._logarithms = calibration, logarithms
+        self._branching, self._numbers = branching, numbers
         self._spine = torch.empty(0)  # whether the parents of the call before are on it, [requests, parents]
         self._firsts = torch.empty(0)  # their best children
 
     def children(self, depth: int, token_ids: Tensor, parents: Tensor) -> Children:
         """As in `growing.Branching`."""
         found = self._branching.children(depth, token_ids, parents)
-        if self._logarithms is None:
-            self._logarithms = self._calibration.logarithms(token_ids.device)
-        (table, off), fan = self._logarithms, found.token_ids.shape[-1]
-        on = table.new_full((fan,), -math.inf)
-        if depth < len(table):
-            known = table[depth, :fan]
-            on[: len(known)] = known
+        on = self._numbers.worth(found.log_probabilities, slice(depth, depth + 1))
         spine = torch.ones_like(token_ids, dtype=torch.bool)
         if depth:
             spine = self._spine.gather(1, parents) & (token_ids == self._firsts.gather(1, parents))
         self._spine, self._firsts = spine, found.token_ids[..., 0]
-        worth = on + torch.where(spine, 0.0, off)[..., None]
+        worth = on + torch.where(spine, 0.0, self._numbers.off_spine.to(on.dtype))[..., None]
         return Children(found.token_ids, worth)
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -9,7 +10,7 @@ from reference_mechanisms.verification.budgeting import Costs
 from reference_mechanisms.verification.calibrating import Calibration
 from reference_mechanisms.verification.figures_file import FiguresFile, hold_setup
 
-SCHEMA = "tree-figures/1"
+SCHEMA = "tree-figures/2"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -28,6 +29,7 @@ class TreeFigures:
 
     calibration: Calibration
     costs: Costs | None = None  # of single requests; None: not measured
+    tokens: Mapping[int, float] | None = None  # rows of a step -> its tokens, mean; None: not measured
 
 
 FILE = FiguresFile(SCHEMA, TreeSetup, TreeFigures, "figures", "trees")

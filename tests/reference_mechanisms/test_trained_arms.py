@@ -5,19 +5,16 @@ from __future__ import annotations
 import hashlib
 from collections.abc import Callable
 from pathlib import Path
-from types import SimpleNamespace
 from typing import Any
 
 import msgspec
 import pytest
-import torch
 
 from harness.cli import main
 from harness.errors import UsageError
 from harness.models import resolve_model
 from harness.plan import ArmSpec, Deployment
 from harness.records import DecodeRequest, Sampling, StepEvent
-from reference_mechanisms.arm_steps import lanes_of
 from reference_mechanisms.arms import ParameterError, parse_settings
 from reference_mechanisms.backend import ReferenceSession, open_session
 from tests.exhaustive import slow_but
@@ -144,17 +141,6 @@ def test_rounded_drafters_change_no_output(deployment: Deployment, folder: Path)
         parse_settings({"drafter": "dflash", "drafter_weights": "fp4"})
     with pytest.raises(ParameterError, match="`drafter_weights` is unknown; drafter 'ngram' takes"):
         parse_settings({"drafter": "ngram", "drafter_weights": "fp8"})
-
-
-def test_a_measured_budget_in_steps_of_fixed_shape_is_refused(tmp_path: Path) -> None:
-    cuda = SimpleNamespace(device=torch.device("cuda"))
-    figures = tmp_path / "figures.json"
-    figures.write_text("{}")
-    params = {"drafter": "dflash", "tree": 8, "tree_figures": str(figures), "tree_budget": "measured"}
-    arms = {name: parse_settings(params | {"graphs": name == "x"}) for name in "wx"}
-    with pytest.raises(ParameterError, match=r"arms\[x\]\.params: `tree_budget` = 'measured' cuts trees to"):
-        lanes_of(arms, cuda, 64)
-    assert lanes_of({"w": arms["w"]}, cuda, 64) is None
 
 
 def test_the_session_names_the_checkpoints(session: ReferenceSession, folder: Path) -> None:

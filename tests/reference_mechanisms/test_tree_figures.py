@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import itertools
 import json
-from collections.abc import Callable
+import time
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -29,7 +30,7 @@ from reference_mechanisms.engine.target import Target
 from reference_mechanisms.request import Request, Sampling
 from reference_mechanisms.targets.loading import load_target
 from reference_mechanisms.verification.budgeting import Costs
-from reference_mechanisms.verification.calibrating import MISSED, Calibration, calibrate
+from reference_mechanisms.verification.calibrating import MISSED, Calibration, Line, calibrate
 from reference_mechanisms.verification.tree_figures import TreeFigures, TreeSetup, write_tree_figures
 from tests.harness.tiny import VOCAB, deployment_of, write_llama
 from tests.reference_mechanisms.drafters.networks import FULL, dflash, dspark, eagle3
@@ -41,8 +42,8 @@ NETWORKS: dict[str, Callable[[], Network]] = {
     "dspark": lambda: dspark(FULL, 3, VOCAB, HIDDEN, own=True),
     "eagle3": lambda: eagle3(VOCAB, HIDDEN),
 }
-# Everything on the drafter's second choices, which its own probabilities never prefer.
-SECOND = Calibration(((0.1, 0.6), (0.1, 0.6), (0.1, 0.6)), 1.0)
+# Whatever stands behind the first token is certain, which the drafter's own probabilities never say.
+DEEP = Calibration((Line(1.0, 0.0), Line(1.0, 40.0)), 1.0)
 STEEP = Costs(0.0, {rows: float(rows) for rows in (1, 2, NODES + 1)})
 FLAT = Costs(0.0, dict.fromkeys((1, 2, NODES + 1), 1.0))
 
@@ -71,11 +72,15 @@ def test_a_drafters_own_chain_has_rank_0_throughout(target: Target, name: str) -
     rows = Rows(prompt, range(4), (Segment(0, 0, 4),))
     drafter.extend(0, torch.cat(target.forward(rows, target.new_cache(1, 8), (0, 1)).taps, -1))
     one = Wanted(0, (97,), 10)
+
+    def ranks(truth: Sequence[int], count: int) -> list[int]:
+        return [place.rank for place in drafter.judged(one, truth, count)]
+
     (own,) = drafter.propose([one])
-    assert drafter.ranks(one, own.token_ids, 4) == [0, 0, 0]
+    assert ranks(own.token_ids, 4) == [0, 0, 0]
     other = own.token_ids[1]
-    assert drafter.ranks(one, (own.token_ids[0], (other + 1) % VOCAB, other), VOCAB)[1] > 0
-    first = drafter.ranks(one, ((own.token_ids[0] + 1) % VOCAB, other), 1)
+    assert ranks((own.token_ids[0], (other + 1) % VOCAB, other), VOCAB)[1] > 0
+    first = ranks(((own.token_ids[0] + 1) % VOCAB, other), 1)
     assert first == [MISSED]
     assert drafter.propose([one]) == [own]
 
@@ -88,14 +93,15 @@ def test_traces_of_decoding_calibrate_a_tree(target: Target) -> None:
         [(256, 97, 98), (256, 49)],
         tokens=16,
         depths=3,
-        ranks=VOCAB,
+        candidates=VOCAB,
     )
     # A random drafter is hardly ever right, so nearly every token of an output has a trace.
     assert 24 <= len(found) <= 30
     assert {len(trace) for trace in found} == {1, 2, 3}
-    assert min(min(trace) for trace in found) >= 0
-    calibration = calibrate(found, depths=3, ranks=VOCAB)
-    assert sum(calibration.on_spine[0]) == pytest.approx(1.0)
+    places = [place for trace in found for place in trace]
+    assert min(place.rank for place in places) >= 0
+    assert all(float(place.log_probabilities.exp().sum()) == pytest.approx(1.0) for place in places)
+    assert len(calibrate(found, depths=3).lines) == 3
 
 
 @pytest.fixture(scope="module")
@@ -120,7 +126,7 @@ def test_arms_draft_by_what_was_measured(deployment: Deployment, folder: Path) -
     mine = setup(deployment, folder, checkpoint)
     names = {"steep": STEEP, "flat": FLAT}
     for name, costs in names.items():
-        write_tree_figures(folder / f"{name}.json", mine, TreeFigures(calibration=SECOND, costs=costs))
+        write_tree_figures(folder / f"{name}.json", mine, TreeFigures(calibration=DEEP, costs=costs))
     common: dict[str, Any] = {"checkpoint": checkpoint, "tree": NODES, "drafts": 3}
     arms = {"raw": common, "fixed": common | {"tree_figures": str(folder / "flat.json")}}
     for name in names:
@@ -134,7 +140,7 @@ def test_arms_draft_by_what_was_measured(deployment: Deployment, folder: Path) -
         events = list(session.stream(name, requests()))
         assert told(events) == plain
         drafted[name] = max(event.num_draft_tokens for event in events)
-    # At prices by the row a node of probability 0.6 does not pay; at flat ones all do.
+    # At prices by the row an unlikely node does not pay; at flat ones all do.
     assert drafted == {"raw": NODES, "fixed": NODES, "steep": 0, "flat": NODES}
     assert session.describe()["tree_figures"]["fixed"] == str(folder / "flat.json")
 
@@ -145,9 +151,8 @@ def test_figures_are_measured_for_an_arm_and_go_into_it(deployment: Deployment, 
     checkpoint = folder_of("dflash", folder)
     tree: dict[str, Any] = {"drafter": "dflash", "checkpoint": checkpoint, "tree": 4}
     out = folder / "measured.json"
-    assert "the first three children of the anchor are right" in measure_figures(
-        deployment, tree, sample, out
-    )
+    timed = sample._replace(clock=time.perf_counter)
+    assert "most tokens a second with trees of 4 nodes" in measure_figures(deployment, tree, timed, out)
     level: dict[str, Any] = {
         "drafter": "dflash",
         "checkpoint": checkpoint,
@@ -191,7 +196,7 @@ dtype = "float32"
     out = folder / "from-command.json"
     assert main([*command, "--params", params, "--out", str(out)]) == 0
     assert f"wrote {out}" in capsys.readouterr().out
-    assert json.loads(out.read_text())["schema"] == "tree-figures/1"
+    assert json.loads(out.read_text())["schema"] == "tree-figures/2"
     assert main([*command, "--params", "drafter: dflash", "--out", str(out)]) == 3
     assert "--params:" in capsys.readouterr().err
 
@@ -202,14 +207,16 @@ def test_calibrated_trees_prefer_what_was_right(target: Target) -> None:
     rows = Rows(prompt, range(4), (Segment(0, 0, 4),))
     taps = torch.cat(target.forward(rows, target.new_cache(1, 8), (0, 1)).taps, -1)
     one = Wanted(0, (97,), 10)
-    for calibration in (None, SECOND):
+    for calibration in (None, DEEP):
         drafter = bound.new_drafter(Drafting(drafts=3, tree=3, calibration=calibration))
         drafter.begin(0, Request(name="r", prompt=prompt, sampling=Sampling(max_tokens=20)))
         drafter.extend(0, taps)
         (tree,) = drafter.propose([one])
-        found.append([drafter.ranks(one, tree.token_ids[:1], 3), tree.parents])
-    assert found[1] == [[1], (-1, 0, 1)]
-    assert found[0][0] == [0]
+        first = drafter.judged(one, tree.token_ids[:1], 3)[0]
+        found.append((first.rank, tree.parents))
+    assert found[1] == (0, (-1, 0, 0))
+    assert found[0][0] == 0
+    assert found[0][1] != found[1][1]
 
 
 @pytest.mark.parametrize(
@@ -225,9 +232,7 @@ def test_figures_of_something_else_are_refused(
     deployment: Deployment, folder: Path, change: dict[str, str] | None, message: str
 ) -> None:
     checkpoint, path = folder_of("dflash", folder), folder / "other.json"
-    write_tree_figures(
-        path, setup(deployment, folder, checkpoint), TreeFigures(calibration=SECOND, costs=FLAT)
-    )
+    write_tree_figures(path, setup(deployment, folder, checkpoint), TreeFigures(calibration=DEEP, costs=FLAT))
     content = json.loads(path.read_text())
     if change is None:
         content.pop("figures")

@@ -25,7 +25,7 @@ from reference_mechanisms.request import Request, Sampling
 from reference_mechanisms.targets.linear import prepacks
 from reference_mechanisms.targets.llama import LlamaTarget, load_llama
 from reference_mechanisms.verification.budgeting import Costs
-from reference_mechanisms.verification.calibrating import Calibration
+from reference_mechanisms.verification.calibrating import Calibration, Line
 from reference_mechanisms.verification.tree import PADDING
 from tests.exhaustive import slow_but
 from tests.reference_mechanisms.engine.forcing import Grove, GroveDrafter, ids_of
@@ -202,7 +202,7 @@ def test_a_tree_that_the_host_cuts_is_verified_too(
 @pytest.mark.parametrize("name", slow_but(FEW, NETWORKS), indirect=True)
 def test_calibrated_worth_plants_other_trees_and_the_dynamic_ones(target: LlamaTarget, name: str) -> None:
     bound, sampling = bound_to(name, target), Sampling(max_tokens=24)
-    calibration = Calibration(((0.4, 0.3, 0.2), (0.5, 0.3, 0.1), (0.6, 0.2, 0.1)), 0.5)
+    calibration = Calibration((Line(0.4, -0.5), Line(0.6, -0.2)), 0.5)
     raw = Drafting(drafts=DRAFTS, tree=6)
     drafting = dataclasses.replace(raw, calibration=calibration)
     for prompt in PROMPTS:

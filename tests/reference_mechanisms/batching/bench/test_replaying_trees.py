@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import itertools
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 import pytest
@@ -18,7 +18,6 @@ from reference_mechanisms.batching.traces.imposing import Imposed, impose
 from reference_mechanisms.errors import MechanismError
 from reference_mechanisms.targets.hybrid import HybridTarget
 from reference_mechanisms.targets.llama import LlamaTarget
-from reference_mechanisms.verification.calibrating import Calibration
 from reference_mechanisms.verification.growing import grow, trees_of
 from reference_mechanisms.verification.tree import ANCHOR
 from tests.reference_mechanisms.batching.bench import small
@@ -47,15 +46,23 @@ def parts(target: LlamaTarget | HybridTarget | None = None) -> Parts:
     return own.recorded_parts(target, drafter_weights(target), sized, costs, NODES)
 
 
+def probability(worths: Sequence[Sequence[float]], ranks: Sequence[int]) -> float:
+    """Of a path of ranks: less behind a token that is not the best."""
+    found, spine = 1.0, True
+    for depth, rank in enumerate(ranks):
+        found *= worths[depth][rank] * (1.0 if spine else SIBLINGS.off_spine)
+        spine = spine and rank == 0
+    return found
+
+
 def held(attempt: Attempt, limit: int) -> int:
     """Accepted nodes of a step: by the probability of every path of ranks, the best of all."""
     levels = min(small.DRAFTS, limit)
-    on_spine = tuple(tuple(row) for row in worths_of(attempt, SIBLINGS, small.DRAFTS))
-    calibration = Calibration(on_spine, SIBLINGS.off_spine)
+    worths = worths_of(attempt, SIBLINGS, small.DRAFTS)
     ranks = range(1 + len(SIBLINGS.shares))
     paths = [path for depth in range(1, levels + 1) for path in itertools.product(ranks, repeat=depth)]
     # As trees are grown: the more probable, the shallower, the child of the earlier parent.
-    best = sorted(paths, key=lambda path: (-round(calibration.probability(path), 12), len(path), path))
+    best = sorted(paths, key=lambda path: (-round(probability(worths, path), 12), len(path), path))
     tree = set(best[:NODES])
     told = attempt.ranks[:levels]
     return max((n for n in range(1, len(told) + 1) if told[:n] in tree), default=0)
@@ -139,12 +146,11 @@ def test_paths_are_worth_what_the_calibration_of_their_lists_says() -> None:
     branching = TracedChildren(lists, torch.tensor(worths).log(), SIBLINGS.off_spine)
     trees = trees_of(grow(branching, torch.tensor([1, 1]), budget=14, depths=(3, 3)))
     for tree, one in zip(trees, worths, strict=True):
-        calibration = Calibration(tuple(map(tuple, one)), SIBLINGS.off_spine)
         ranks: list[tuple[int, ...]] = []
         for token, parent in zip(tree.token_ids, tree.parents, strict=True):
             above = () if parent == ANCHOR else ranks[parent]
             ranks.append((*above, lists[0, len(above)].tolist().index(token)))
-        expected = [calibration.probability(path) for path in ranks]
+        expected = [probability(one, path) for path in ranks]
         assert tree.path_probabilities == pytest.approx(expected, rel=1e-5)
         assert any(path[0] for path in ranks if len(path) > 1)
     assert trees[0].token_ids != trees[1].token_ids

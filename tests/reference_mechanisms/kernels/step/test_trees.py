@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 import os
 import random
 
@@ -13,7 +12,7 @@ from torch import Tensor
 from reference_mechanisms.kernels.step import trees
 from reference_mechanisms.kernels.step.trees import Seeds, TreeKernels, TreeStand, TreeTurn, new_tree_turn
 from reference_mechanisms.targets.rope import RopeScaling, rotation_table
-from reference_mechanisms.verification.calibrating import Calibrated, Calibration
+from reference_mechanisms.verification.calibrating import Calibrated, Calibration, Line
 from reference_mechanisms.verification.growing import Marginals, grow
 from reference_mechanisms.verification.tree import ANCHOR, PADDING
 from reference_mechanisms.verification.walking import greedy_walk
@@ -158,18 +157,17 @@ def scores(seed: int, *, ties: bool) -> Tensor:
 def test_the_planted_tree_is_the_grown_one(
     kernels: TreeKernels, nodes: int, ties: bool, calibrated: bool
 ) -> None:
-    calibration = Calibration(((0.4, 0.3, 0.1), (0.5, 0.3, 0.1), (0.6, 0.2, 0.1), (0.6, 0.3, 0.0)), 0.3)
+    numbers = Calibration((Line(1.4, 0.2), Line(1.2, 0.3), Line(0.7, -0.1)), 0.3).numbers(
+        LEVELS, torch.device("cpu")
+    )
     for seed in range(1 if INTERPRETED and kernels is not trees.TORCH_TREES else 4):
         for limit in (0, 3, 100) if nodes > 7 and INTERPRETED else (0, 1, 3, 100):
             listed = Marginals(scores(seed, ties=ties)[None], torch.arange(40) + 100, nodes)
             ids, worth = (part[0].contiguous() for part in listed._best)
             off = torch.zeros(1, dtype=torch.float64)
             if calibrated:
-                on_spine, off_spine = calibration.logarithms(torch.device("cpu"))
-                worth = torch.full(ids.shape, -math.inf, dtype=torch.float64)
-                worth[: len(on_spine), : on_spine[:, :nodes].shape[1]] = on_spine[:, :nodes]
-                off = off_spine[None]
-            branching = Calibrated(listed, calibration) if calibrated else listed
+                worth, off = numbers.worth(worth, slice(None)), numbers.off_spine[None]
+            branching = Calibrated(listed, numbers) if calibrated else listed
             turn = turn_of([ANCHOR, *[5] * 31], [17] * 32, limit=limit)
             kernels.plant(Seeds(*(part.to(DEVICE) for part in (ids, worth, off))), nodes, turn)
             if limit == 0:

@@ -6,6 +6,8 @@ from contextlib import contextmanager
 import pytest
 import torch
 
+from tests.reference_mechanisms.interpreting import quick_interpreter
+
 
 @contextmanager
 def torch_threads(count: int) -> Iterator[int]:
@@ -20,6 +22,13 @@ def one_thread() -> Iterator[int]:
     """Models this small gain nothing from a second thread, and lose a lot when the cores are busy."""
     with torch_threads(1) as count:
         yield count
+
+
+@pytest.fixture(autouse=True, scope="session")
+def quick() -> Iterator[None]:
+    """Kernels of Triton, where there is no GPU."""
+    with quick_interpreter():
+        yield
 
 
 @pytest.fixture(params=[1, 2], ids=["1 thread", "2 threads"])

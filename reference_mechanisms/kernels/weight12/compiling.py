@@ -33,6 +33,7 @@ def macros(variant: Variant) -> tuple[tuple[str, int], ...]:
         ("BATCH", variant.batch),
         ("DESKS", variant.desks),
         ("BULK", int(variant.way.bulk)),
+        ("EARLY", int(variant.way.early)),
         ("FOURS", int(variant.way.fours)),
         ("WGMMA", int(variant.way.wgmma)),
         ("GATED", int(variant.gated)),

@@ -86,6 +86,7 @@ class Way:
 
     Attributes:
         bulk: x comes by bulk copies, where its rows lie at multiples of 16 bytes and fill whole units.
+        early: with `bulk`, a warp begins when the first quarter of its columns of x is there.
         fours: four multiplications that wait for nothing of each other follow one another.
         other_warps: eight warps where there would be sixteen, and sixteen for eight.
         wgmma: four warps multiply 64 rows together, x read from shared memory once for all of them. The one
@@ -94,6 +95,7 @@ class Way:
     """
 
     bulk: bool = False
+    early: bool = False
     fours: bool = False
     other_warps: bool = False
     wgmma: bool = False
@@ -105,6 +107,7 @@ PLAIN = Way()
 WAYS_BY_NAME: Mapping[str, Way] = {
     "plain": PLAIN,
     "bulk": Way(bulk=True),
+    "bulk-early": Way(bulk=True, early=True),
     "fours": Way(fours=True),
     "bulk-fours": Way(bulk=True, fours=True),
     "bulk-fours-warps": Way(bulk=True, fours=True, other_warps=True),
@@ -294,7 +297,7 @@ def shared_bytes(
 ) -> int:
     """Shared memory of a CTA: bytes of its rings, partial sums, inboxes, palettes, barriers, x."""
     inboxes = 2 * batch * (8 // found.warps_k) * blocks * 1024
-    barriers = 16 + (8 * found.warps_k if way.bulk else 0)
+    barriers = 16 + (8 * found.warps_k * (1 + way.early) if way.bulk else 0)
     x = x_unit(blocks) * found.x_tiles if way.wgmma else 8 * blocks * (found.x_tiles * 128 + 16)
     return rings + 8192 * desks + inboxes + (0 if raw else 2048) + barriers + x
 

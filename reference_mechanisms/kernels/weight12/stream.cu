@@ -4,7 +4,8 @@
 // that share the columns), WARPS (8: a team of WK warps takes 32 rows; 16: it takes 16), PIECES (of a warp's ring) and
 // BATCH (passes whose sums are exchanged at once), DESKS (1 or 2, where the warps of a team lay their sums in turn; 2 only
 // where a warp takes 16 rows). None of these changes a bit of the result:
-// BULK (1: x by bulk copies, a barrier for each part of the columns, where its rows lie at multiples of 16 bytes) and
+// BULK (1: x by bulk copies, a barrier for each part of the columns, where its rows lie at multiples of 16 bytes),
+// EARLY (1, with BULK: the first quarter of a part's columns has a barrier of its own, so that work begins with it) and
 // FOURS (1: four multiplications in a row that do not wait for each other, where a warp has so many).
 // WGMMA (1: four warps multiply 64 rows together, WARPS = 16): other cuts, and perhaps other bits, at every NT alike.
 // EIGHT (1: int8, 2: e4m3, with RAW = 1: weights in eight bits, their rows' float scales in place of the palettes).
@@ -16,7 +17,7 @@ constexpr int PANELS = WARPS / WK * HALVES;    // of 16 rows in a pass
 constexpr int MATES = WGMMA ? 4 : 1;           // warps that multiply together, each 16 rows
 constexpr int QUADS = PANELS * NT * 32;        // sums of a pass, in fours
 constexpr int OWN = QUADS / CLUSTER;           // of which a CTA writes so many
-constexpr int TOGETHER = FOURS ? (NT < 4 / HALVES ? NT : 4 / HALVES) : 1;  // blocks of tokens multiplied in turn
+[[maybe_unused]] constexpr int TOGETHER = FOURS ? (NT < 4 / HALVES ? NT : 4 / HALVES) : 1;  // blocks of tokens multiplied in turn
 
 // Shared memory, in this order. A thread reads of the ring only what it copied there itself.
 constexpr u32 SLOT = PIECE + (RAW ? 0 : 128);  // a piece, and palette numbers of its unit
@@ -139,6 +140,7 @@ extern "C" __global__ void __launch_bounds__(THREADS, 1)
     const int cluster = blockIdx.x / CLUSTER, clusters = gridDim.x / CLUSTER;
     static_assert(!(EIGHT && GATED) && (!EIGHT || RAW), "eight bits have no palettes and no gate");
     static_assert(DESKS == 1 || HALVES == 1, "a desk has one line for each warp");
+    static_assert(!EARLY || (BULK && !WGMMA), "only bulk copies, and not to slabs, are early");
     static_assert(!WGMMA || (HALVES == 1 && PANELS % MATES == 0), "teams of four warps with 16 rows each");
     const Output out{y, m, GATED ? n / 2 : n, y_stride, reinterpret_cast<const float*>(palettes)};
 
@@ -147,7 +149,7 @@ extern "C" __global__ void __launch_bounds__(THREADS, 1)
     const u32 table = shared_address(smem) + RING + DESKS * PARTIAL + 2 * INBOX;
     const u32 mailbox = table + TABLE;  // two barriers
     const u32 bells = mailbox + 16;     // one for each part of the columns
-    const u32 xs = bells + (BULK ? 8 * WK : 0);
+    const u32 xs = bells + (BULK ? 8 * WK * (1 + EARLY) : 0);
     [[maybe_unused]] const u32 pitch = (tiles + CLUSTER - 1) / CLUSTER * 2 * COLUMNS + 16;  // spreads rows over banks
     const u32 ring = shared_address(smem) + warp * PIECES * SLOT + 16 * lane;
     const int word = -12 * lane;  // from where a lane's piece is to where its palette numbers are
@@ -156,7 +158,7 @@ extern "C" __global__ void __launch_bounds__(THREADS, 1)
     constexpr int parts = CLUSTER * WK;
     const int part = rank * WK + wk;
     const int lo = tiles * part / parts, hi = tiles * (part + 1) / parts;
-    const int cta_lo = tiles * (rank * WK) / parts, cta_hi = tiles * (rank * WK + WK) / parts;
+    [[maybe_unused]] const int cta_lo = tiles * (rank * WK) / parts, cta_hi = tiles * (rank * WK + WK) / parts;
     const int passes = (groups - 1 - cluster) / clusters + 1;
 
     Source source;
@@ -176,7 +178,7 @@ extern "C" __global__ void __launch_bounds__(THREADS, 1)
 #pragma unroll
     for (int i = 0; i < PIECES; ++i) source.fetch(i % HALVES, ring + i * SLOT, ring + i * SLOT + word);
     if (threadIdx.x == 0) {
-        for (int i = 0; i < 2 + (BULK ? WK : 0); ++i) mail_init(mailbox + 8 * i);
+        for (int i = 0; i < 2 + (BULK ? WK * (1 + EARLY) : 0); ++i) mail_init(mailbox + 8 * i);
         mail_publish();
         for (int i = 0; i < 2 && i * BATCH < passes; ++i) mail_expect(mailbox + 8 * i, mail_bytes(i, passes));
     }
@@ -204,14 +206,20 @@ extern "C" __global__ void __launch_bounds__(THREADS, 1)
     u32 operand[2][2][4];
 #else
     bool placed = false;
+    const int early = EARLY ? lo + (hi - lo + 3) / 4 : hi;  // columns before this one come first
     if constexpr (BULK) {
         cluster_wait();
         __syncthreads();  // all see the barriers
         wait_for_previous_grid();
         placed = comes_whole(x, x_stride, k);
         if (placed && hi > lo) {
-            if (team == 0)
-                ask_for_x(xs + (lo - cta_lo) * 2 * COLUMNS, pitch, bells + 8 * wk, x, m, x_stride, lo * COLUMNS, hi * COLUMNS);
+            if (team == 0) {
+                const u32 to = xs + (lo - cta_lo) * 2 * COLUMNS;
+                ask_for_x(to, pitch, bells + 8 * wk, x, m, x_stride, lo * COLUMNS, early * COLUMNS);
+                if (EARLY && early < hi)
+                    ask_for_x(to + (early - lo) * 2 * COLUMNS, pitch, bells + 8 * (WK + wk), x, m, x_stride, early * COLUMNS,
+                              hi * COLUMNS);
+            }
             mail_wait(bells + 8 * wk, 0);
         }
     }
@@ -236,6 +244,9 @@ extern "C" __global__ void __launch_bounds__(THREADS, 1)
 
         u32 x_at = xs_warp;
         for (int step = lo; step < hi; ++step) {
+#if EARLY
+            if (step == early && pass == 0 && placed) mail_wait(bells + 8 * (WK + wk), 0);
+#endif
             wait_for_copies<PIECES - HALVES>();
             const u32 chosen = RAW ? 0 : load4(slot + word + PIECE);
             Share share[HALVES];
@@ -253,7 +264,7 @@ extern "C" __global__ void __launch_bounds__(THREADS, 1)
                 raw |= share[half].has_raw_group();
             }
 #if WGMMA
-            const bool patched = !RAW && __any_sync(0xFFFFFFFFu, raw);
+            [[maybe_unused]] const bool patched = !RAW && __any_sync(0xFFFFFFFFu, raw);
 #pragma unroll
             for (int h = 0; h < 2; ++h) {
                 wgmma_wait<1>();  // the product that read these registers has ended; that of the other half may go on

@@ -133,6 +133,38 @@ def test_eight_bits_are_multiplied_as_their_twin_says(eight: Eight, name: str) -
     assert torch.equal(y, restored(found)[:, 60:68].t().bfloat16())
 
 
+def long_parts(weight: Tensor) -> tuple[Arranged, Arranged]:
+    """Packed and twin, in parts of four units, of which the first comes early."""
+    split = dataclasses.replace(SPLIT, tiles=16)
+    packed, twin = arrange(pack(weight), 1024), arrange_raw(weight)
+    rows = [F.pad(one.units, (0, 0, 0, 0, 0, 8 - len(one.units))) for one in (packed, twin)]
+    assert packed.numbers is not None
+    numbers = F.pad(packed.numbers, (0, 0, 0, 0, 0, 8 - len(packed.numbers)))
+    return (
+        dataclasses.replace(packed, split=split, units=rows[0], numbers=numbers),
+        dataclasses.replace(twin, split=split, units=rows[1]),
+    )
+
+
+def test_work_that_begins_with_a_quarter_of_the_columns_gives_the_same_bits() -> None:
+    packed, twin = long_parts(matrix(7, columns=1024))
+    wide = tokens(13, columns=1100)
+    for x in (tokens(13, columns=1024), wide[:, 7:1031]):  # the other one cannot come by bulk copies
+        found = emulated(x, packed, kernel(packed, 13, Way(bulk=True, early=True)), seed=3)
+        assert torch.equal(bits(found), bits(emulated(x, twin, kernel(twin, 13, Way()))))
+
+
+def test_the_machine_sees_a_kernel_that_does_not_wait_for_the_rest(monkeypatch: pytest.MonkeyPatch) -> None:
+    source = compiling.source
+    line = "if (step == early && pass == 0 && placed) mail_wait(bells + 8 * (WK + wk), 0);"
+    assert source().count(line) == 1
+    monkeypatch.setattr(compiling, "source", lambda without=None: source(without=without).replace(line, ""))
+    packed, _ = long_parts(matrix(7, columns=1024))
+    odd = dataclasses.replace(kernel(packed, 3, Way(bulk=True, early=True)), pieces=2)
+    with pytest.raises((EmulationError, AssertionError)):
+        assert bool(emulated(tokens(3, columns=1024), packed, odd).isfinite().all())
+
+
 def test_the_machine_sees_a_kernel_that_reads_too_early(monkeypatch: pytest.MonkeyPatch) -> None:
     """The emulation can fail: without the wait for x the sums have what is no number in them."""
     source = compiling.source

@@ -196,8 +196,9 @@ def h200_trees(session: nox.Session) -> None:
     scratch, out = pathlib.Path("reports/scratch-trees"), "reports/h200-trees"
     scratch.mkdir(parents=True, exist_ok=True)
     level = 'drafter = "dflash", two_level = "hold", level_one = "four-bit"'
-    for params, file in (('drafter = "dflash", tree = 63', "figures.json"), (level, "two-level.json")):
-        words = ["drafters", "figures", "smollm2-135m-cuda", "--params", params]
+    tree = 'drafter = "dflash", tree = 63'
+    for params, prompts, file in ((tree, "24", "figures.json"), (level, "8", "two-level.json")):
+        words = ["drafters", "figures", "smollm2-135m-cuda", "--params", params, "--prompts", prompts]
         session.run("specpilot-harness", *words, "--out", str(scratch / file))
     options = ["--overwrite", *session.posargs]
     session.run("specpilot-harness", "run", "h200-trees", "--out", out, *options)

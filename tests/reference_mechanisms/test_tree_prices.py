@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import statistics
+import time
 from collections import Counter
 from collections.abc import Callable
 from pathlib import Path
@@ -14,13 +15,13 @@ import torch
 
 from reference_mechanisms.arm_steps import budgeted
 from reference_mechanisms.arm_targets import Loaded
-from reference_mechanisms.arm_tree_figures import tree_figures_of
+from reference_mechanisms.arm_tree_figures import lanes_maker, tree_figures_of
 from reference_mechanisms.arms import ArmSettings, ParameterError, parse_settings
 from reference_mechanisms.drafters.binding import Bound
 from reference_mechanisms.drafters.trained import Drafting, Ends
 from reference_mechanisms.engine.decode import Decoder
 from reference_mechanisms.engine.graphs import Graphs, Program
-from reference_mechanisms.engine.lanes import Lanes, Static
+from reference_mechanisms.engine.lanes import Lanes, Static, positions_of
 from reference_mechanisms.engine.pricing import REPEATS, STEPS, Outputs, price
 from reference_mechanisms.engine.target import Target
 from reference_mechanisms.request import Request, Sampling
@@ -28,6 +29,7 @@ from reference_mechanisms.targets.loading import load_target
 from reference_mechanisms.verification.budgeting import Costs, best_rows
 from reference_mechanisms.verification.calibrating import Calibration, Line
 from reference_mechanisms.verification.tree_figures import TreeFigures
+from reference_mechanisms.verification.two_level.measuring import device_clock
 from tests.harness.tiny import VOCAB, write_llama
 from tests.reference_mechanisms.drafters.networks import FULL, dflash
 
@@ -105,6 +107,13 @@ def decoded(target: Target, bound: Bound, nodes: int, calibration: Calibration) 
     )
 
 
+def test_lanes_elsewhere_hold_what_is_decoded(target: Target) -> None:
+    """And all that steps can accept while they are timed."""
+    lanes = lanes_maker(Loaded(target, Path(), "", (), 8), Outputs([[1] * 3], 500), 3)(16)
+    assert lanes.rows == 16
+    assert lanes.cache.capacity >= positions_of(3 + 500 + STEPS * 4, 16)
+
+
 def test_what_the_host_decides_has_no_program_to_time(target: Target, bound: Bound) -> None:
     hosted = Drafting(drafts=3, tree=4, costs=Costs(0.0, {8: 1.0}))
     meter = Meter()
@@ -116,6 +125,31 @@ def test_what_the_host_decides_has_no_program_to_time(target: Target, bound: Bou
             OUTPUTS,
             lambda: meter.now,
         )
+
+
+@pytest.mark.gpu
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="no CUDA device")
+def test_recorded_steps_are_priced_for_the_whole_context_of_a_session(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """On CUDA what is timed are replays of graphs, in lanes as long as those of a session."""
+    cuda = torch.device("cuda")
+    target = load_target(write_llama(tmp_path / "target"), torch.bfloat16, cuda)
+    network: Any = dflash(FULL, 4, VOCAB, 32, own=True)
+    drafter = Bound(network.to(cuda, torch.bfloat16), (0, 1), Ends(target.embed, target.logits))
+    arm = dataclasses.replace(parse_settings({"drafter": "dflash", "tree": TREE}), drafts=3)
+    loaded = Loaded(target, Path(), "", (), 256)
+    replays, replay = Counter[str](), torch.cuda.CUDAGraph.replay
+    monkeypatch.setattr(
+        torch.cuda.CUDAGraph, "replay", lambda graph: (replays.update(["all"]), replay(graph))[1]
+    )
+    new_lanes = lanes_maker(loaded, OUTPUTS, 3)
+    clock = device_clock(time.perf_counter, cuda)
+    found = tree_figures_of(arm, loaded, drafter, OUTPUTS, clock, new_lanes).figures
+    assert found.costs is not None
+    assert set(found.costs.verify) == {1, 8, 16}
+    assert replays["all"] > 4 * REPEATS * STEPS  # without drafts, a chain, two sizes of trees
+    assert set(found.tokens or {}) == {8, 16}
 
 
 LINES = Calibration((Line(1.0, 0.0),), 1.0)

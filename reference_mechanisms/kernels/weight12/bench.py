@@ -23,7 +23,7 @@ from reference_mechanisms.kernels.weight12.driver import architecture, attribute
 from reference_mechanisms.kernels.weight12.launching import linear
 from reference_mechanisms.kernels.weight12.models import Model, Shape
 from reference_mechanisms.kernels.weight12.packing import pack
-from reference_mechanisms.kernels.weight12.schedule import CHOICES_BY_NAME
+from reference_mechanisms.kernels.weight12.schedule import CHOICE, CHOICES_BY_NAME
 
 TOKENS = (1, 8, 16, 32)
 ROTATION_BYTES = 1 << 30  # of packed weights between two readings of the same copy
@@ -89,13 +89,20 @@ def _other_bits(model: Model, weights: _Weights, m: int) -> list[str]:
             if name == "cublas":
                 continue
             outs = []
-            for whose in (name, "twin"):
+            for whose, product in ((name, call), ("twin", _twin_of(weights, name))):
                 outs.append(torch.full((m, shape[0]), float("nan"), device="cuda", dtype=torch.bfloat16))
-                call(x, weights.of[whose][shape][0], outs[-1])
+                product(x, weights.of[whose][shape][0], outs[-1])
             torch.cuda.synchronize()
             if not torch.equal(outs[0].view(torch.int16), outs[1].view(torch.int16)):
                 found.append(f"{name}, {shape[0]}x{shape[1]}, {m} tokens")
     return found
+
+
+def _twin_of(weights: _Weights, name: str) -> Call:
+    """The twin as it is, whose bits all ways without wgmma share; with wgmma, the twin in the same way."""
+    choices = (CHOICE, CHOICES_BY_NAME.get(name.removeprefix("weight12 "), CHOICE))
+    wgmma = any(way.wgmma for choice in choices for way in choice.values())
+    return weights.calls[name if wgmma else "twin"]
 
 
 class _Weights:

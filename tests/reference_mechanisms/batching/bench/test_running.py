@@ -140,7 +140,7 @@ def test_the_hybrid_is_the_one_whose_products_are_timed_elsewhere() -> None:
     assert needs.weights == pytest.approx(hybrid_weights(config) * 12.125 / 8, rel=1e-6)
 
 
-def test_batches_of_a_hybrid_go_in_recorded_steps() -> None:
+def test_batches_of_a_hybrid_go_in_recorded_steps(short_pieces: None) -> None:
     """The engine of the hybrid, small: recurrent states, a drafter, a batch of two, led by either."""
     recording, traces = small.traces()
     target = small.hybrid()
@@ -156,7 +156,7 @@ def test_batches_of_a_hybrid_go_in_recorded_steps() -> None:
 
 
 @pytest.fixture(scope="module")
-def alone() -> Resident:
+def alone(short_pieces: None) -> Resident:
     """The engine of the hybrid as a GPU has it, one request at a time."""
     target = small.hybrid()
     weights = drafter_weights(target)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from typing import Any
 
 import pytest
@@ -30,6 +31,7 @@ from reference_mechanisms.request import Event, Sampling
 from reference_mechanisms.targets.hybrid import HybridTarget
 from reference_mechanisms.targets.linear import prepacks
 from reference_mechanisms.targets.loading import load_target
+from tests.exhaustive import slow_but
 from tests.reference_mechanisms.batching.slot_cases import (
     CAPACITY,
     DRAFTS,
@@ -61,7 +63,7 @@ ANSWERS = dict[str, list[Event]]
 
 
 @pytest.fixture(scope="module")
-def target(tmp_path_factory: pytest.TempPathFactory) -> HybridTarget:
+def target(tmp_path_factory: pytest.TempPathFactory, short_pieces: None) -> HybridTarget:
     folder = write_hybrid(
         tmp_path_factory.mktemp("slots") / "target",
         "qwen3_5",
@@ -98,7 +100,7 @@ SETTINGS = {
 }
 
 
-@pytest.mark.parametrize("name", SETTINGS)
+@pytest.mark.parametrize("name", slow_but(("lockstep", "all"), SETTINGS))
 def test_where_the_host_decides_every_request_gets_what_it_would_get_alone(
     target: HybridTarget, alone: dict[str, ANSWERS], name: str
 ) -> None:
@@ -110,7 +112,7 @@ def test_where_the_host_decides_every_request_gets_what_it_would_get_alone(
     assert len({event.accepted for events in found.values() for event in events}) > 3
 
 
-@pytest.mark.parametrize("ahead", [0, 1])
+@pytest.mark.parametrize("ahead", slow_but([1], [0, 1]))
 @pytest.mark.parametrize("which", ["mixed", pytest.param("plain", marks=pytest.mark.slow)])
 def test_where_the_device_leads_too(
     target: HybridTarget, alone: dict[str, ANSWERS], which: str, ahead: int
@@ -127,15 +129,23 @@ def test_where_the_device_leads_too(
         assert len({event.accepted for events in found.values() for event in events}) > 4
 
 
-def test_steps_without_drafts_take_the_same_way(target: HybridTarget, alone: dict[str, ANSWERS]) -> None:
-    for todo, which in ((MIXED, "mixed"), (PLAIN, "plain")):
-        engine = batcher(target, NoDrafter(), SETTINGS["ragged"])
-        assert hold_same(todo, run(engine, todo, seed=5), alone[which]) == len(todo)
-        led = engine_on(lane_of(target, None, (), None), SETTINGS["ragged"])
-        assert hold_same(todo, run(led, todo, seed=5), alone[which]) == len(todo)
+@pytest.mark.parametrize(
+    ("which", "led"),
+    slow_but([("mixed", False), ("plain", True)], itertools.product(("mixed", "plain"), (False, True))),
+)
+def test_steps_without_drafts_take_the_same_way(
+    target: HybridTarget, alone: dict[str, ANSWERS], which: str, *, led: bool
+) -> None:
+    todo = MIXED if which == "mixed" else PLAIN
+    engine: BatchEngine = (
+        engine_on(lane_of(target, None, (), None), SETTINGS["ragged"])
+        if led
+        else batcher(target, NoDrafter(), SETTINGS["ragged"])
+    )
+    assert hold_same(todo, run(engine, todo, seed=5), alone[which]) == len(todo)
 
 
-@pytest.mark.parametrize("name", ["dflash", "eagle3"])
+@pytest.mark.parametrize("name", slow_but(["dflash"], ["dflash", "eagle3"]))
 def test_drafters_with_weights_lead_hybrid_batches(
     target: HybridTarget, alone: dict[str, ANSWERS], name: str
 ) -> None:

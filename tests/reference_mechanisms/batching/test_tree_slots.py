@@ -31,6 +31,7 @@ from reference_mechanisms.targets.hybrid import HybridTarget
 from reference_mechanisms.targets.layer_ops import TorchOps
 from reference_mechanisms.targets.linear import prepacks
 from reference_mechanisms.targets.loading import load_target
+from tests.exhaustive import slow_but
 from tests.reference_mechanisms.batching.slot_cases import (
     CAPACITY,
     GREEDY,
@@ -64,6 +65,7 @@ def target(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFact
     folder = tmp_path_factory.mktemp("trees") / "target"
     if request.param == "dense":
         return load_target(write_model(folder, "qwen3"), torch.float32, CPU)
+    request.getfixturevalue("short_pieces")
     sizes: dict[str, Any] = {"hidden_size": WIDTH, "num_hidden_layers": 3, "full_attention_interval": 2}
     return load_target(write_hybrid(folder, "qwen3_5", initializer_range=0.2, **sizes), torch.float32, CPU)
 
@@ -109,7 +111,7 @@ def test_every_request_gets_what_it_would_get_alone(target: Target, alone: ANSWE
     assert max(event.drafted for event in events) == NODES
 
 
-@pytest.mark.parametrize("name", ["dflash", pytest.param("dspark", marks=pytest.mark.slow), "eagle3"])
+@pytest.mark.parametrize("name", slow_but(["eagle3"], ["dflash", "dspark", "eagle3"]))
 def test_nodes_shared_over_requests_leave_the_output_alone(target: Target, alone: ANSWERS, name: str) -> None:
     """One budget of all trees, by the costs of recorded shapes; the best nodes of all are verified."""
     bound, ration = bind(NETWORKS[name]().float(), target, "drafter"), Ration()

@@ -199,7 +199,7 @@ def test_a_tree_that_the_host_cuts_is_verified_too(
     assert decoded(static(target), bound.new_drafter(drafting), PROMPTS[0], sampling) == expected
 
 
-@pytest.mark.parametrize("name", slow_but(FEW, NETWORKS), indirect=True)
+@pytest.mark.parametrize("name", slow_but(["dflash"], NETWORKS), indirect=True)
 def test_calibrated_worth_plants_other_trees_and_the_dynamic_ones(target: LlamaTarget, name: str) -> None:
     bound, sampling = bound_to(name, target), Sampling(max_tokens=24)
     calibration = Calibration((Line(0.4, -0.5), Line(0.6, -0.2)), 0.5)
@@ -213,7 +213,7 @@ def test_calibrated_worth_plants_other_trees_and_the_dynamic_ones(target: LlamaT
     assert one is not other
 
 
-@pytest.mark.parametrize("name", slow_but(FEW, NETWORKS), indirect=True)
+@pytest.mark.parametrize("name", slow_but(["dflash"], NETWORKS), indirect=True)
 def test_a_request_is_served_up_to_the_last_position(target: LlamaTarget, name: str) -> None:
     prompt = PROMPTS[2]
     sampling = Sampling(max_tokens=CAPACITY - len(prompt))

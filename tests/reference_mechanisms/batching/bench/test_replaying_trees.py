@@ -90,7 +90,11 @@ def test_each_step_accepts_what_its_tree_holds_of_the_path() -> None:
 
 
 @pytest.mark.parametrize("hybrid", [False, True], ids=["dense", "hybrid"])
-def test_shared_trees_are_exact_and_verify_no_more_than_the_budget(hybrid: bool) -> None:
+def test_shared_trees_are_exact_and_verify_no_more_than_the_budget(
+    hybrid: bool, request: pytest.FixtureRequest
+) -> None:
+    if hybrid:
+        request.getfixturevalue("short_pieces")
     engine = Resident(parts(small.hybrid() if hybrid else None), RECORDING, TRACED)
     plan = running.Plan(
         requests={small.SLOTS: small.REQUESTS},

@@ -2,9 +2,10 @@
 
 A drafter's log-probability of a child becomes slope x log-probability + offset, by depth, and at most 0: a
 map of two numbers keeps what the drafter knows of each draft apart, which a table of hit rates by rank
-throws away. Behind a token that was not the best of its list a block drafter's list is worth less, as it
-was made for another text: there, a child is worth the off-spine multiplier times as much. Source of that
-observation and of the multiplier: the public findings of rmagur1203/vllm-ddtree (2026).
+throws away. Behind a token that was not the best of its list a block drafter's list may be worth less, as it
+was made for another text: there, a child is worth the off-spine multiplier times as much, which is measured
+too. Source of the multiplier: the public findings of rmagur1203/vllm-ddtree (2026); for the shipped DFlash it
+comes out as 1.
 
 Ranks are counted from 0. Pure functions on recorded drafts; `Calibrated` puts the result into `growing.grow`.
 """

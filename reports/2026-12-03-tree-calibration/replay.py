@@ -1,4 +1,4 @@
-"""Acceptance lengths of raw and calibrated trees, replayed from recorded drafts; see report.md beside it.
+"""Acceptance lengths of raw and calibrated trees, replayed from recorded drafts; see README.md beside it.
 
 ``gather`` lets the target write texts and keeps the 64 best candidates of the drafter at every position.
 ``compare`` replays greedy decoding with trees over these: what a tree accepts hangs on the text alone.

@@ -68,5 +68,6 @@ def test_what_is_missing_is_named(change: Callable[[dict[str, Any]], None], word
 
 def test_a_file_that_is_gone_is_missed(tmp_path: Path) -> None:
     folder = Path(shutil.copytree(FULL, tmp_path / "run"))
-    (folder / "responses.jsonl").unlink()
+    (file,) = folder.glob("responses.jsonl*")  # packed or not
+    file.unlink()
     assert any("responses.jsonl, which is not there" in problem for problem in incomplete(folder, read(FULL)))

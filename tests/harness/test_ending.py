@@ -31,6 +31,7 @@ WORKER = """
 import signal, sys, time
 from pathlib import Path
 signal.signal(signal.SIGINT, signal.default_int_handler)  # a job in the background ignores it
+signal.signal(signal.SIGHUP, signal.SIG_DFL)  # and one of nohup this
 from harness.backends.vllm_server import running
 from harness.measure import worker
 folder, server = Path(sys.argv[1]), sys.argv[2]
@@ -62,6 +63,7 @@ def test_a_worker_told_twice_to_end_ends_its_servers(tmp_path: Path, number: sig
         assert not psutil.pid_exists(int((tmp_path / "pid").read_text()))
     finally:
         worker.kill()
+        worker.wait()
 
 
 def test_the_first_signal_interrupts_and_the_rest_are_ignored() -> None:
@@ -76,11 +78,15 @@ def test_the_first_signal_interrupts_and_the_rest_are_ignored() -> None:
             os.kill(os.getpid(), signal.SIGHUP)
             ended.append(True)
 
-    before = [signal.getsignal(number) for number in POLITE]
-    with pytest.raises(KeyboardInterrupt), ending_on_signals():
-        told_twice()
-    assert ended == [True]
-    assert [signal.getsignal(number) for number in POLITE] == before
+    hung_up = signal.signal(signal.SIGHUP, signal.SIG_DFL)  # under nohup it is ignored
+    try:
+        before = [signal.getsignal(number) for number in POLITE]
+        with pytest.raises(KeyboardInterrupt), ending_on_signals():
+            told_twice()
+        assert ended == [True]
+        assert [signal.getsignal(number) for number in POLITE] == before
+    finally:
+        signal.signal(signal.SIGHUP, hung_up)
 
 
 def test_what_is_ignored_already_stays_ignored() -> None:
